@@ -96,9 +96,9 @@ class dense_mean {
       : comm_(std::move(comm)),
         backend_(backend_of(comm_)),
         dense_(mode, comm_, backend_, std::span(&n, 1)),
-        now_(onebit::to_buffer(
-            backend_,
-            std::vector<onebit::step_scalars>{{.rank = static_cast<std::uint32_t>(comm_.rank())}})),
+        now_(onebit::to_buffer(backend_,
+                               std::vector<onebit::step_scalars>{
+                                   {.given = {.rank = static_cast<std::uint32_t>(comm_.rank())}}})),
         tensor_(backend_.make_buffer<tensor>(1)) {}
   void average(std::span<float> grads) {
     if (const tensor t{grads.data(), grads.data()}; std::exchange(at_, t.grads) != t.grads)

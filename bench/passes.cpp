@@ -66,7 +66,7 @@ struct scene {
   onebit::tensor_entry<float, float> tensor;
   host_buffer<float> variances;  ///< the rank's own
   float rho = 1;
-  onebit::step_scalars now{.lr = 1e-7F};
+  onebit::step_scalars now{.given = {.lr = 1e-7F}};
   onebit::tensor_scalars numbers{.c = onebit::make_moments({0.9, 0.999, 1e-8})};
   sender own;
   host_buffer<std::uint32_t> active;

@@ -66,7 +66,7 @@ struct scene {
             std::vector<onebit::tensor_scalars>{{.c = onebit::make_moments({0.9, 0.999, 1e-8})}})),
         own(codec{}, backend, std::span(&n, 1), n_ranks),
         active(backend.make_buffer<std::uint32_t>(own.axis().n_words())) {
-    const onebit::step_scalars values{.lr = 1e-7F};
+    const onebit::step_scalars values{.given = {.lr = 1e-7F}};
     backend.copy_in(now.data(), &values, 1);
     check_cuda(cudaMemsetAsync(active.data(), 0xFF, active.bytes(), stream), "cudaMemsetAsync");
     own.count_active(mask());

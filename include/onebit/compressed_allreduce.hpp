@@ -17,6 +17,7 @@
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/kernel/context.hpp>
+#include <onebit/kernel/mismatch.hpp>
 #include <onebit/kernel/param_group.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <onebit/step/agreement.hpp>
@@ -78,10 +79,7 @@ struct allreduce_state {
         announced(sizes.size(), 0) {
     rank_fingerprint own = fingerprint();
     own.number = next_number();
-    step_scalars s;
-    s.optimizer = compare_fingerprints(comm, own, sizes) % message_tag::n_optimizers;
-    s.rank = static_cast<std::uint32_t>(comm.rank());
-    s.marks = comm.echoes() ? 0 : 1;
+    const step_scalars s = first_scalars(comm, compare_fingerprints(comm, own, sizes));
     backend.copy_in(now.data(), &s, 1);
     if (has_other_ranks()) exchange.start_from_nothing({});
   }

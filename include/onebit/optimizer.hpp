@@ -18,6 +18,7 @@
 #include <onebit/core/function_ref.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/core/words.hpp>
+#include <onebit/kernel/mismatch.hpp>
 #include <onebit/kernel/param_group.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <onebit/step/agreement.hpp>
@@ -126,7 +127,7 @@ class optimizer {
     return norm >= 0 ? std::optional(norm) : std::nullopt;
   }
   /// Number of steps skipped since the optimizer was built. Waits.
-  [[nodiscard]] std::uint64_t n_skipped() { return now().n_skipped; }
+  [[nodiscard]] std::uint64_t n_skipped() { return now().counts.n_skipped; }
 
   // The calls below that change or compare state throw invalid_input between begin() and step();
   // load and load_old_job throw checkpoint_error there.
@@ -205,8 +206,7 @@ class optimizer {
   /// that it returns: for trainers whose memory moves (x = ..., a vector that grows). Empty: none.
   /// Not collective; not to be called from `groups` itself.
   void rebind_with(std::function<groups_type()> groups) {
-    (void)between_steps();
-    groups_ = std::move(groups);
+    between_steps().hooks.groups = std::move(groups);
   }
   /// Compares parameters, moments and previous means of the ranks, bit for bit. Finds memory that
   /// fails, and trainers that write to parameters on one rank. Collective: throws rank_mismatch on
@@ -219,7 +219,7 @@ class optimizer {
   /// skipped steps in a row (20, 40, ...) the ranks that called them off. (On a deferred backend
   /// the library looks in settle, in steps that wait, and once in 128 steps.)
   void warn_with(std::function<void(const std::string& text)> f) {
-    parts_->engine.warn = std::move(f);
+    parts_->engine.hooks.warn = std::move(f);
   }
 
   /// Writes all state that this rank needs to go on, residuals included; not the parameters. Not
@@ -265,7 +265,7 @@ class optimizer {
   [[nodiscard]] const std::string& description() const { return name_; }  ///< algorithm, options
   [[nodiscard]] const R& rule() const { return parts_->engine.rule; }     ///< of type R
   [[nodiscard]] const S& schedule() const { return parts_->engine.schedule; }  ///< of type S
-  [[nodiscard]] auto& exchange() { return parts_->engine.compressed; }  ///< the compressed exchange
+  [[nodiscard]] auto& exchange() { return parts_->engine.exchange; }  ///< the compressed exchange
   [[nodiscard]] active_mask active() const { return parts_->engine.mask(); }  ///< exchange mask
   /// Copies one tensor out of a field, such as exchange().sender().residual(active()). Waits.
   /// Throws invalid_input for a tensor that does not exist, and for a residual before the first
@@ -284,7 +284,7 @@ class optimizer {
             " comes before the first compressed step, when there is none", where()));
       }
     }
-    const auto flat = e.compressed.sender().flatten(field);
+    const auto flat = e.exchange.sender().flatten(field);
     std::size_t words = 0;  // before the tensor
     for (std::size_t i = 0; i < tensor; ++i) words += (e.tensors.sizes[i] + 31) / word_elements;
     std::vector<float> values(e.tensors.sizes[tensor]);
@@ -312,12 +312,12 @@ class optimizer {
   }
   /// Rebinds to the groups of `rebind_with`, if a function is set.
   void rebind_if_asked() {
-    if (groups_) (void)detail::rebind(parts_->engine.tensors, groups_(), comm());
+    engine_type& e = parts_->engine;
+    if (e.hooks.groups) (void)detail::rebind(e.tensors, e.hooks.groups(), comm());
   }
 
   std::unique_ptr<parts> parts_;  ///< on the heap: stay in place when the optimizer moves
   std::string name_;
-  std::function<groups_type()> groups_;  ///< of rebind_with; empty: none
   known_checkpoints checkpoints_;
 };
 
@@ -380,7 +380,7 @@ outcome optimizer<R, S, C, P, G>::settle() {
   engine_type& e = parts_->engine;
   e.wait();
   const step_scalars now = onebit::fetch_scalars(e.backend(), e.now(), rank(), size());
-  e.watch(now, false, false);  // gradients may be gone
+  e.watch.look(e, now, false, false);  // gradients may be gone
   return outcome_of(now);
 }
 
@@ -407,7 +407,7 @@ template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::veto_with(std::function<bool(float norm)> f) {
   engine_type& e = between_steps();
   detail::compare_vetoes(e.comm, static_cast<bool>(f));
-  e.veto = std::move(f);
+  e.hooks.veto = std::move(f);
   e.vetoed = false;
   ++e.graph_epoch;
 }

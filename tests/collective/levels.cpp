@@ -318,16 +318,16 @@ TEST_CASE(
     for (const onebit::tile& t : x.axis().tiles()) {
       for (std::uint32_t i = 0; i < t.n; ++i) active.data()[t.word + i / 32] |= 1U << (i % 32);
     }
-    onebit::step_scalars now{.rank = static_cast<std::uint32_t>(rank)};
+    onebit::step_scalars now{.given = {.rank = static_cast<std::uint32_t>(rank)}};
     const onebit::exchange_args<onebit::undo_in_buffer> turn{&now, {active.data()}, {undo.data()}};
     x.start(x.allocate({.previous = true}), {});
     x.count_active(turn.active);
     std::vector<flat> agreed;
     for (std::size_t step = 0; step < 12; ++step) {
-      now.number = static_cast<std::uint32_t>(step);
+      now.given.number = static_cast<std::uint32_t>(step);
       for (std::size_t i = 0; i < n; ++i) message.data()[i] = value(node, step, i);
       x.all_reduce(onebit::flat_field{message.data()}, turn);
-      REQUIRE(now.skip == 0);
+      REQUIRE(now.verdict.skip == 0);
       auto& copy = agreed.emplace_back(n);
       const auto heard = x.latest(turn.active);
       using view = std::remove_const_t<decltype(heard)>;

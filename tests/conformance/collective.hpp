@@ -205,7 +205,7 @@ inline exchange_trace drive(const std::function<std::unique_ptr<driven>()>& make
   exchange_trace trace;
   trace.real = real_elements(owned->axis());
   flat values(trace.real.size());
-  owned->now.rank = static_cast<std::uint32_t>(counted.rank());
+  owned->now.given.rank = static_cast<std::uint32_t>(counted.rank());
   owned->start();
   std::size_t last = none;  // last step that was kept
   for (std::size_t step = 0; step < steps; ++step) {
@@ -227,10 +227,10 @@ inline exchange_trace drive(const std::function<std::unique_ptr<driven>()>& make
       values[i] = trace.real[i] ? message(counted.rank(), step, i) : 0.0F;
     }
     const onebit::traffic before = counted.sent();
-    x.now.skip = x.now.nonfinite = 0;
+    x.now.verdict.skip = x.now.verdict.nonfinite = 0;
     x.all_reduce(values.data());
     trace.sent.push_back(counted.sent() - before);
-    const bool kept = x.now.skip == 0;
+    const bool kept = x.now.verdict.skip == 0;
     trace.skipped.push_back(!kept);
     trace.agreed.push_back(kept ? x.latest() : flat{});
     x.finish();
@@ -239,7 +239,7 @@ inline exchange_trace drive(const std::function<std::unique_ptr<driven>()>& make
       // a kept step replaces the previous message; a skipped step leaves it unchanged
       CHECK(first_difference(x.previous(), trace.agreed[last]) == none);
     }
-    x.now.number += kept ? 1U : 0U;
+    x.now.given.number += kept ? 1U : 0U;
     if (x.is_dense) continue;
     flat residual = x.worker_residual();
     for (std::size_t i = 0; i < residual.size(); ++i) {
@@ -250,7 +250,7 @@ inline exchange_trace drive(const std::function<std::unique_ptr<driven>()>& make
   }
   trace.told = owned->told();
   trace.scaled = owned->scaled;
-  owned->now.skip = 0;
+  owned->now.verdict.skip = 0;
   owned->settle();
   trace.settled = owned->worker_residual();
   return trace;

@@ -430,7 +430,7 @@ TEST_CASE("deferred: ranks at different steps are told once, by settle") {
     auto params = backend.template make_buffer<float>(x.sender().flat_elements());
     auto now = backend.template make_buffer<onebit::step_scalars>(1);
     const auto rank = static_cast<std::uint32_t>(t.rank());
-    const onebit::step_scalars own{.number = 7U + rank, .rank = rank};
+    const onebit::step_scalars own{.given = {.number = 7U + rank, .rank = rank}};
     backend.copy_in(now.data(), &own, 1);
     const onebit::exchange_args<onebit::undo_in_buffer> turn{now.data(), {}, {params.data()}};
     x.all_reduce(onebit::flat_field{params.data()}, turn);

@@ -123,7 +123,7 @@ struct zero_one_sync_kernel {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto agreed_at = agreed.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
-    const double sum_lr = lr_before[t.tensor] + static_cast<double>(now->lr);
+    const double sum_lr = lr_before[t.tensor] + static_cast<double>(now->given.lr);
     const float scaled = static_cast<float>(sum_lr) * tensor.lr_factor;
     const auto inverse = L::set(scaled > 0 ? -1.0F / scaled : 0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {

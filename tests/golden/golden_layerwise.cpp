@@ -142,7 +142,7 @@ void run_lamb(const golden::golden_case& c, golden::case_checker& checker) {
       append(mine, optimizer.copy(x.sender().residual(optimizer.active()), k));
       m[k] = optimizer.copy(x.previous(optimizer.active()), k);
       for (float& y : m[k]) y *= optimizer.rule().paper_layers()[k].inverse_k;
-      v[k] = variance_of(optimizer.copy(onebit::flat_field{optimizer.rule().variance()}, k),
+      v[k] = variance_of(optimizer.copy(onebit::flat_field{optimizer.rule().inverse()}, k),
                          options.eps);
       fresh[k] = optimizer.copy(onebit::flat_field{optimizer.rule().fresh_variance()}, k);
     }

@@ -135,11 +135,11 @@ void check_allreduce(const golden::golden_case& c) {
     for (std::size_t call = 0; call < calls; ++call) {
       const auto message = buffer(input, (call * w + r) * n, n);
       onebit::step_scalars now;
-      now.number = static_cast<std::uint32_t>(call);
-      now.rank = static_cast<std::uint32_t>(r);
+      now.given.number = static_cast<std::uint32_t>(call);
+      now.given.rank = static_cast<std::uint32_t>(r);
       const onebit::exchange_args<onebit::undo_in_buffer> turn{&now, {}, {undo.data()}};
       x.all_reduce(onebit::flat_field{message.data()}, turn);
-      if (now.skip != 0) throw std::runtime_error("golden: a call was skipped");
+      if (now.verdict.skip != 0) throw std::runtime_error("golden: a call was skipped");
       if (r == 0) made.floats["output"].push_back(copied(x.latest({}), x.sender(), backend));
       x.finish(turn);
       keep_errors();
@@ -241,7 +241,7 @@ tensor_run run_frozen(const golden::golden_case& c, std::size_t k, onebit::threa
     result.server_error = to_vector(x.server_residual().data(), x.server_residual().size());
   }
   // The rule keeps 1 / (sqrt(v) + eps) from the freeze on.
-  for (const float inverse : to_vector(o.rule().variance(), params.size())) {
+  for (const float inverse : to_vector(o.rule().inverse(), params.size())) {
     const double root = 1 / static_cast<double>(inverse) - options.adam.eps;
     result.v.push_back(static_cast<float>(root * root));
   }

@@ -156,7 +156,7 @@ struct mean_in_place_kernel {
     }
     const float sum = L::fold(squares);
     L::store_scalar(sums + i, sum);
-    if (!(sum <= 3.402823466e38F)) L::raise(&now->skip);
+    if (!(sum <= 3.402823466e38F)) L::raise(&now->verdict.skip);
   }
 };
 
@@ -531,7 +531,8 @@ class squares_average {
   [[gnu::cold]] void all_reduce(const Squares& squares, const Beside& beside, step_scalars* now) {
     squares_.all_reduce(squares, now, detail::no_consumer);
     // a rank that is out of step may not join a second collective
-    if (const step_scalars* const seen = host_view<B>(now); seen && seen->mismatched_rank != 0)
+    if (const step_scalars* const seen = host_view<B>(now);
+        seen && seen->verdict.mismatched_rank != 0)
       return;
     beside_.all_reduce(beside, now, detail::no_consumer);
   }

@@ -268,7 +268,7 @@ struct take_back_kernel {
   ONEBIT_HD void operator()(L, std::size_t index) const {
     const std::size_t first = index * tiles_at_once, left = n_tiles - first;
     const std::size_t end = first + (left < tiles_at_once ? left : tiles_at_once);
-    if (now->skip == 0) {
+    if (now->verdict.skip == 0) {
       for (std::size_t i = first + L::own_index(); i < end; i += L::n_indices()) saved[i] = 0;
       return;
     }

@@ -158,7 +158,7 @@ namespace detail {
 struct slot_status {
   std::uint32_t step = 0;    ///< 2 * step, + 1 if the rank saw a non-finite value
   std::uint32_t tag = 0;     ///< see message_tag
-  std::uint32_t digest = 0;  ///< step_scalars::digest, and a mark of the rank
+  std::uint32_t digest = 0;  ///< step_scalars::given.digest, and a mark of the rank
 };
 
 }  // namespace detail
@@ -179,8 +179,8 @@ struct slot_format {
   }
   /// Tag of a slot in the exchange of this optimizer.
   [[nodiscard]] ONEBIT_HD std::uint32_t tag(const step_scalars* now, std::uint32_t part) const {
-    return now->optimizer * message_tag::first_optimizer + (exact() ? message_tag::exact : 0) +
-           part;
+    return now->given.optimizer * message_tag::first_optimizer +
+           (exact() ? message_tag::exact : 0) + part;
   }
   /// True if an element has 2 bytes or more: fp32, bf16, `identity`. Sets message_tag::exact.
   [[nodiscard]] ONEBIT_HD bool exact() const { return word_bytes >= word_elements * 2; }
@@ -295,8 +295,9 @@ ONEBIT_HD std::uint32_t rounding_key([[maybe_unused]] const step_scalars* now,
                                      [[maybe_unused]] bool by_server) {
   if constexpr (RandomCompressor<C>) {
     // lowbias32's multipliers, and odd constants: no other hash of the library starts from these
-    const std::uint32_t of_step = mixed(now->number ^ 0x5851F42DU);
-    return mixed((of_step ^ of_step >> 16U) + (by_server ? 0U : (now->rank + 1U) * 0x9E3779B9U));
+    const std::uint32_t of_step = mixed(now->given.number ^ 0x5851F42DU);
+    return mixed((of_step ^ of_step >> 16U) +
+                 (by_server ? 0U : (now->given.rank + 1U) * 0x9E3779B9U));
   } else {
     return 0;
   }

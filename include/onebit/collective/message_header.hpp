@@ -77,7 +77,7 @@ struct scale_kernel {
     const double sum = L::sum(sums + e.tiles.begin, e.tiles.end - e.tiles.begin);
     float s = codec_traits<C>::scale(codec, sum, e.n_active);
     // without active elements the scale is 0, whatever the sum is
-    if (!(L::abs_scalar(s) <= 3.402823466e38F && sum - sum == 0)) L::raise(&now->nonfinite);
+    if (!(L::abs_scalar(s) <= 3.402823466e38F && sum - sum == 0)) L::raise(&now->verdict.nonfinite);
     if (codec_traits<C>::scaled && bound.most > 0 && s > most_of(e)) s = most_of(e);
     if (scales != nullptr) L::store_scalar(scales + i, s);
     if (slot != nullptr) {
@@ -125,7 +125,7 @@ namespace detail {
 /// Returns what a rank adds to the digest in its status, so that no other rank's is taken for it; 0
 /// without marks.
 [[nodiscard]] ONEBIT_HD std::uint32_t mark_of(const step_scalars* now, std::uint32_t rank) {
-  return now->marks != 0 ? mixed(rank + 1) : 0U;
+  return now->given.marks != 0 ? mixed(rank + 1) : 0U;
 }
 
 [[nodiscard]] ONEBIT_HD slot_status* status_of(const slot_format& f, std::byte* slots,
@@ -135,7 +135,7 @@ namespace detail {
 
 }  // namespace detail
 
-/// Writes the status of n slots and clears now->nonfinite, which the status reports.
+/// Writes the status of n slots and clears now->verdict.nonfinite, which the status reports.
 struct status_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
@@ -146,12 +146,13 @@ struct status_kernel {
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    const detail::slot_status status{(now->number << 1U) | now->nonfinite, format.tag(now, part),
-                                     now->digest ^ detail::mark_of(now, now->rank)};
+    const detail::slot_status status{(now->given.number << 1U) | now->verdict.nonfinite,
+                                     format.tag(now, part),
+                                     now->given.digest ^ detail::mark_of(now, now->given.rank)};
     for (auto j = L::own_index(); j < n; j += L::n_indices()) {
       *detail::status_of(format, slots, j) = status;
     }
-    L::store_scalar(&now->nonfinite, std::uint32_t{0});
+    L::store_scalar(&now->verdict.nonfinite, std::uint32_t{0});
   }
 };
 
@@ -186,7 +187,7 @@ struct check_kernel {
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    std::uint32_t skip = now->skip;
+    std::uint32_t skip = now->verdict.skip;
     bool bad = false;
     for (auto r = L::own_index(); r < n; r += L::n_indices()) {
       const detail::slot_status own = expected(r), found = *detail::status_of(format, slots, r);
@@ -195,10 +196,11 @@ struct check_kernel {
     }
     if (L::any(bad)) {
       skip = 1;
-      for (std::uint32_t r = 0; r < n && now->mismatched_rank == 0; ++r) tell_mismatch<L>(r);
+      for (std::uint32_t r = 0; r < n && now->verdict.mismatched_rank == 0; ++r)
+        tell_mismatch<L>(r);
     }
-    L::store_scalar(&now->skip, skip);
-    if (propagate && skip != 0) L::store_scalar(&now->nonfinite, std::uint32_t{1});
+    L::store_scalar(&now->verdict.skip, skip);
+    if (propagate && skip != 0) L::store_scalar(&now->verdict.nonfinite, std::uint32_t{1});
     for (auto r = L::own_index(); r < n; r += L::n_indices()) {
       *detail::status_of(format, slots, r) = {};
     }
@@ -207,13 +209,13 @@ struct check_kernel {
  private:
   /// Status of a rank that is in the same step and saw no bad value.
   [[nodiscard]] ONEBIT_HD detail::slot_status expected(std::uint32_t r) const {
-    return {now->number & 0x7FFFFFFFU, format.tag(now, part + r / ranks.slots_per_bucket),
-            now->digest ^ detail::mark_of(now, ranks.rank(r))};
+    return {now->given.number & 0x7FFFFFFFU, format.tag(now, part + r / ranks.slots_per_bucket),
+            now->given.digest ^ detail::mark_of(now, ranks.rank(r))};
   }
   /// Returns 1 + the rank whose status this is, if it is in this step, among the first 4096; or 0.
   [[nodiscard]] ONEBIT_HD std::uint32_t sender_of(const detail::slot_status& found) const {
-    for (std::uint32_t k = 0; k < 4096 && now->marks != 0; ++k) {
-      if ((found.digest ^ now->digest) == detail::mark_of(now, k)) return k + 1;
+    for (std::uint32_t k = 0; k < 4096 && now->given.marks != 0; ++k) {
+      if ((found.digest ^ now->given.digest) == detail::mark_of(now, k)) return k + 1;
     }
     return 0;
   }
@@ -222,22 +224,22 @@ struct check_kernel {
     const detail::slot_status own = expected(r), found = *detail::status_of(format, slots, r);
     const bool same_step = found.step >> 1U == own.step, same_tag = found.tag == own.tag;
     if (same_step && same_tag && found.digest == own.digest) {
-      if ((found.step & 1U) != 0 && now->bad_rank == 0)
-        L::store_scalar(&now->bad_rank, ranks.rank(r) + 1);
+      if ((found.step & 1U) != 0 && now->verdict.bad_rank == 0)
+        L::store_scalar(&now->verdict.bad_rank, ranks.rank(r) + 1);
       return;
     }
-    L::store_scalar(&now->mismatched_rank, ranks.rank(r) + 1);
+    L::store_scalar(&now->verdict.mismatched_rank, ranks.rank(r) + 1);
     const bool is_empty = found.step == 0 && found.tag == 0 && found.digest == 0 && own.digest != 0;
     const std::uint32_t sender = is_empty || !same_step || !same_tag ? 0 : sender_of(found);
-    L::store_scalar(&now->mismatched_in, is_empty     ? mismatch::missing
-                                         : !same_step ? mismatch::step
-                                         : !same_tag  ? mismatch::tag
-                                         : sender > 0 ? mismatch::sender
-                                                      : mismatch::arguments);
-    L::store_scalar(&now->their_value, sender > 0  ? sender - 1
-                                       : same_step ? found.tag
-                                                   : found.step >> 1U);
-    L::store_scalar(&now->own_value, same_step ? own.tag : own.step);
+    L::store_scalar(&now->verdict.mismatched_in, is_empty     ? mismatch::missing
+                                                 : !same_step ? mismatch::step
+                                                 : !same_tag  ? mismatch::tag
+                                                 : sender > 0 ? mismatch::sender
+                                                              : mismatch::arguments);
+    L::store_scalar(&now->verdict.their_value, sender > 0  ? sender - 1
+                                               : same_step ? found.tag
+                                                           : found.step >> 1U);
+    L::store_scalar(&now->verdict.own_value, same_step ? own.tag : own.step);
   }
 };
 
@@ -258,7 +260,7 @@ struct finite_scales_kernel {
       sum +=
           detail::load_scalar<float>(slots + r * format.slot_bytes + format.scales_at + 4 * place);
     }
-    if (!(L::abs_scalar(sum) <= 3.402823466e38F)) L::raise(&now->skip);
+    if (!(L::abs_scalar(sum) <= 3.402823466e38F)) L::raise(&now->verdict.skip);
   }
 };
 

@@ -25,7 +25,8 @@ struct exchange_memory {
 
 /// An exchange, by which the ranks agree on a mean message. The agreed message plus the new
 /// residuals (mean of the workers', and the server's) is the mean of the ranks' messages. Only
-/// `allocate` allocates. `finish` ends a step: keeps the new state or, if now->skip, the old one.
+/// `allocate` allocates. `finish` ends a step: keeps the new state or, if now->verdict.skip, the
+/// old one.
 template <class X>
 concept Exchange = requires(X x, const X fixed, const detail::any_field& message,
                             const exchange_args<undo_in_buffer>& t, const active_mask& active,

@@ -64,6 +64,8 @@ struct step_plan {
   [[nodiscard]] constexpr bool sends_nothing() const {
     return update == update_from::own_gradient && average == averages::nothing;
   }
+  /// True if the ranks average their gradients exactly.
+  [[nodiscard]] constexpr bool averages_gradients() const { return average == averages::gradients; }
   /// True if the step refreshes v from averaged squares.
   [[nodiscard]] constexpr bool refreshes() const { return average == averages::squares; }
   friend bool operator==(const step_plan&, const step_plan&) = default;

@@ -41,7 +41,7 @@ namespace detail {
 
 inline constexpr char checkpoint_magic[8] = {'o', 'n', 'e', 'b', 'i', 't', '\r', '\n'};
 inline constexpr std::uint32_t checkpoint_order = 0x01020304U;
-inline constexpr std::uint32_t checkpoint_version = 22;
+inline constexpr std::uint32_t checkpoint_version = 23;
 
 /// Calls f(data, n) with n objects in a backend's memory; on a deferred backend in pieces, copied
 /// to the host.

@@ -18,8 +18,8 @@
 /// field    function object: `at<L>(tile, index)` returns a reader, word of the tile -> 32 values
 /// message  a field that starts from a base value: its reader takes (word, base)
 /// refresh  a step that updates v from averaged squares, in the compressed phase
-/// now      step_scalars of the step in progress; `now->skip` calls it off: nothing lasting changes
-/// compensated  values that a worker encoded, residual included; give the next residual
+/// now      step_scalars of the step in progress; `now->verdict.skip` calls it off: nothing lasting
+/// changes compensated  values that a worker encoded, residual included; give the next residual
 /// active       elements that have variance; the others send and receive 0, and a worker carries
 ///              their values until they are active
 /// previous     mean message of the last exchange that was kept

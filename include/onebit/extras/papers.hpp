@@ -361,7 +361,7 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
     const onebit::detail::copy_kernel keep_v{v_.data(), fresh.data(), v_.size()};
     backend_.launch(keep_v.launches(), keep_v);
     backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, copy.data(),
-                                                        v_.data(), active, false, true});
+                                                        v_.data(), v_.data(), active, false});
     fresh_ = std::move(fresh);
     frozen_ = true;
     return {std::move(copy), factors_.data(), at.scalars};
@@ -402,13 +402,13 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
     using unscaled = detail::unscaled_view<View>;
     const unscaled m{latest, paper_layers_.data()}, before{previous, paper_layers_.data()};
     at.launch(detail::second_variance_kernel<unscaled, P, G>{
-        m, before, first, at, {v_.data()}, fresh_.data(), at.second_sums(), at.third_sums()});
+        m, before, first, at, {base::inverse()}, fresh_.data(), at.second_sums(), at.third_sums()});
     at.launch(layers_.size(),
               detail::paper_factor_kernel<P, G>{
                   at, at.second_sums(), at.third_sums(), paper_layers_.data(), layers_.data(),
                   options_.factor_min, options_.factor_max, options_.factor_threshold});
     update(detail::adam_update_kernel<unscaled, P, G, lamb_layer>{
-        m, at, v_.data(), nullptr, {}, layers_.data()});
+        m, at, base::inverse(), nullptr, {}, layers_.data()});
   }
   /// True if the host must wait for the outcome of the next step: before the first compressed step,
   /// after which `done` frees m.

@@ -16,6 +16,7 @@
 #include <onebit/core/config.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/words.hpp>
+#include <onebit/kernel/mismatch.hpp>
 #include <onebit/kernel/param_group.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <onebit/step/agreement.hpp>
@@ -114,10 +115,7 @@ struct sharded_half {
     card = {make_fingerprint(name, sizes, 0, slot_bytes()), static_cast<std::uint32_t>(comm.rank()),
             static_cast<std::uint32_t>(comm.size())};
     card.ranks.number = next_number();
-    step_scalars s;
-    s.rank = card.rank;
-    s.marks = comm.echoes() ? 0 : 1;
-    s.optimizer = compare_fingerprints(comm, card.ranks, sizes) % message_tag::n_optimizers;
+    const step_scalars s = first_scalars(comm, compare_fingerprints(comm, card.ranks, sizes));
     worker.backend().copy_in(now.data(), &s, 1);
     if (!travels()) return;
     const std::size_t all = slot_bytes() * card.size, slots = Gathers ? slot_bytes() : all;

@@ -14,7 +14,7 @@
 /// Norms of gradients, and clipping by them.
 ///
 /// In steps that average gradients, the norm of the mean travels with the average. The mean is
-/// clipped as torch.nn.utils.clip_grad_norm_ does: step_scalars::clip multiplies it where it is
+/// clipped as torch.nn.utils.clip_grad_norm_ does: `now->norms.clip` multiplies it where it is
 /// read. In compressed messages and local steps no rank knows the mean. Each rank clips its own
 /// gradient there, to the largest norm times own_over_mean: own norm over mean norm, in the steps
 /// that averaged. If the norms of ranks differ permanently, and most steps are clipped, ranks then
@@ -71,9 +71,9 @@ struct mean_norm_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
     const float mean = mean_squares.root_of_sum();
-    L::store_scalar(&now->mean_norm, mean);
-    L::store_scalar(&now->own_norm, own_squares.root_of_sum());
-    if (largest > 0) L::store_scalar(&now->clip, detail::clip_factor(mean, largest));
+    L::store_scalar(&now->norms.mean, mean);
+    L::store_scalar(&now->norms.own, own_squares.root_of_sum());
+    if (largest > 0) L::store_scalar(&now->norms.clip, detail::clip_factor(mean, largest));
   }
 };
 
@@ -107,8 +107,8 @@ struct own_norm_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
     const auto norm = static_cast<float>(sqrt(L::sum(sums, n)));
-    L::store_scalar(&now->own_norm, norm);
-    if (local && !(norm <= 3.402823466e38F)) L::raise(&now->skip);
+    L::store_scalar(&now->norms.own, norm);
+    if (local && !(norm <= 3.402823466e38F)) L::raise(&now->verdict.skip);
   }
 };
 
@@ -120,13 +120,13 @@ struct clip_own_kernel {
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    const float ratio = now->own_over_mean > 0 ? now->own_over_mean : 1.0F;
-    const float factor = detail::clip_factor(now->own_norm, largest * ratio);
-    L::store_scalar(&now->inverse_loss_scale, now->inverse_loss_scale * factor);
+    const float ratio = now->norms.own_over_mean > 0 ? now->norms.own_over_mean : 1.0F;
+    const float factor = detail::clip_factor(now->norms.own, largest * ratio);
+    L::store_scalar(&now->given.inverse_loss_scale, now->given.inverse_loss_scale * factor);
   }
 };
 
-/// The mean gradient as rules read it: a field, multiplied by step_scalars::clip.
+/// The mean gradient as rules read it: a field, multiplied by `now->norms.clip`.
 template <class View>
 struct clipped_view {
   View mean;
@@ -142,7 +142,7 @@ struct clipped_view {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {mean.template at<L>(t, index), now->clip};
+    return {mean.template at<L>(t, index), now->norms.clip};
   }
 };
 

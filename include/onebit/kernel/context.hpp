@@ -10,6 +10,7 @@
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/launch.hpp>
+#include <onebit/kernel/moments.hpp>
 #include <onebit/kernel/param_group.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <type_traits>
@@ -31,7 +32,7 @@ struct tensor_entry {
   bool stochastic_rounding = false;  ///< for bf16 parameters without master
 
   [[nodiscard]] ONEBIT_HD float rate(const step_scalars* now) const {
-    return rests ? 0.0F : now->lr * lr_factor;
+    return rests ? 0.0F : now->given.lr * lr_factor;
   }
 };
 
@@ -119,7 +120,8 @@ struct parameters_of {
         master(tensor.master == nullptr ? nullptr : tensor.master + t.offset),
         n(t.n),
         stochastic(tensor.stochastic_rounding && now != nullptr),
-        key(stochastic ? mixed(now->number + 1) + static_cast<std::uint32_t>(t.word * 32) : 0) {}
+        key(stochastic ? mixed(now->given.number + 1) + static_cast<std::uint32_t>(t.word * 32)
+                       : 0) {}
 
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return load(k); }
   ONEBIT_HD typename L::value load(std::uint32_t k) const {
@@ -182,7 +184,7 @@ struct gradients_of {
   ONEBIT_HD gradients_of(const tensor_entry<P, G>& tensor, const tile& t, const step_scalars* now)
       : first(tensor.rests ? pointer_to<const G>{} : tensor.grads + t.offset),
         n(t.n),
-        inverse_loss_scale(now->inverse_loss_scale) {}
+        inverse_loss_scale(now->given.inverse_loss_scale) {}
 
   ONEBIT_HD typename L::value load(std::uint32_t k) const {
     if (first == nullptr) return L::set(0.0F);
@@ -248,7 +250,7 @@ struct double_buffer {
     const detail::copy_kernel copy{next.data(), current.data(), current.bytes() / 4};
     const step_scalars* const seen = host_view<B>(now);
     if (seen == nullptr) return {{copy, now}, both ? copy.launches() : 0};
-    if (both && seen->skip == 0) std::swap(current, next);
+    if (both && seen->verdict.skip == 0) std::swap(current, next);
     return {{copy, now}, 0};
   }
 };
@@ -335,7 +337,7 @@ struct finite_kernel {
     }
     auto all = one_word<L>::set(0.0F);
     add_words<L>(all, check);
-    if (!(one_word<L>::fold(all) == 0.0F)) L::raise(&now->skip);
+    if (!(one_word<L>::fold(all) == 0.0F)) L::raise(&now->verdict.skip);
   }
 };
 

@@ -116,8 +116,8 @@ class adam_rule : public freezing_rule<B, adam_options> {
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
     update(detail::adam_update_kernel<View, P, G>{
-        latest, at, base::directions() ? nullptr : v_.data(), base::own(), base::units(), nullptr,
-        base::growth_sums(at)});
+        latest, at, base::directions() ? nullptr : base::inverse(), base::own(), base::units(),
+        nullptr, base::growth_sums(at)});
     base::note_growth(at);
   }
 };

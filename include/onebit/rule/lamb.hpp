@@ -358,7 +358,9 @@ class lamb_rule : public freezing_rule<B, Options> {
  public:
   using typename base::float_buffer;
 
-  lamb_rule(Options options, B backend) : base(options, std::move(backend)) { validate(options); }
+  lamb_rule(Options options, B backend) : base(options, std::move(backend), false) {
+    validate(options);
+  }
   void prepare(const layout& axis) {
     base::prepare(axis);
     layers_ = to_buffer(backend_, std::vector<lamb_layer>(axis.tensor_tiles().size()));

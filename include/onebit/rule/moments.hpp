@@ -184,8 +184,7 @@ class moments_rule : public rule_defaults {
   }
   /// Returns m, on the flat axis; null once a freezing_rule has handed m over.
   [[nodiscard]] const float* momentum() const { return m_.data(); }
-  /// Returns v, on the flat axis, of the last refresh; after a freeze 1 / (sqrt(v) + eps) if v is
-  /// constant from then on.
+  /// Returns v, on the flat axis.
   [[nodiscard]] const float* variance() const { return v_.data(); }
 
  protected:
@@ -229,16 +228,19 @@ struct variance_kernel {
 namespace detail {
 
 /// Ends the dense steps: elements with v > 0 become active. m becomes what is sent: a direction, or
-/// the momentum; 0 in the other elements. If v is constant from then on, v becomes its inverse, 1 /
-/// (sqrt(v c) + eps), c its correction, and 1 in the other elements.
+/// the momentum; 0 in the other elements. If v is constant from then on, its inverse takes its
+/// place:
+///
+///     1 / (sqrt(v c) + eps)      c: correction of v. 1 in elements without variance
 struct freeze_kernel {
   static constexpr bool one_isa = true;
   const tile* tiles;
   const tensor_scalars* scalars;
-  float *m, *v;
+  float* m;
+  const float* variance;
+  float* inverse;  ///< the memory of v; null: v goes on
   std::uint32_t* active;
   bool directions;  ///< true: m is divided by sqrt(v c) + eps
-  bool inverts;     ///< true: v is constant from then on
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -246,16 +248,16 @@ struct freeze_kernel {
     const tensor_scalars& of = scalars[t.tensor];
     const float corrected = correction(of.bias.v);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      float* p = v + (t.word + k) * 32;
-      const auto variance = L::load(p);
-      const auto alive = L::positive(variance);
+      const std::size_t place = (t.word + k) * 32;
+      const auto v = L::load(variance + place);
+      const auto alive = L::positive(v);
       const auto one = L::set(1.0F);
-      const auto d = of.c.template denominator<L>(variance, corrected);
-      const auto inverse = L::div(one, L::select(alive, d, one));
-      if (inverts) L::store(p, inverse);
+      const auto d = of.c.template denominator<L>(v, corrected);
+      const auto over = L::div(one, L::select(alive, d, one));
+      if (inverse != nullptr) L::store(inverse + place, over);
       L::store_bits(active + t.word + k, alive);
-      float* const m_word = m + (t.word + k) * 32;
-      const auto sent = L::mul(L::load(m_word), directions ? inverse : one);
+      float* const m_word = m + place;
+      const auto sent = L::mul(L::load(m_word), directions ? over : one);
       L::store(m_word, L::keep(alive, sent));
     }
   }
@@ -278,10 +280,11 @@ struct thaw_kernel {
   View previous;
   const tile* tiles;
   active_mask active;
-  float *m, *v;
+  float* m;
+  const float* variance;  ///< null if there is an inverse
+  float* inverse;         ///< of freeze_kernel: v takes its place again; or null
   const tensor_scalars* scalars;
   bool directions;     ///< `previous` has directions; false: momenta
-  bool inverted;       ///< v is an inverse, see freeze_kernel
   bool whole = false;  ///< m is not cut: `previous` has what residuals hold
 
   template <class L>
@@ -292,18 +295,20 @@ struct thaw_kernel {
     const float corrected = correction(of.bias.v);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
-      const auto zero = L::set(0.0F), one = L::set(1.0F), was = L::load(v + word * 32);
+      const bool inverted = inverse != nullptr;
+      const auto zero = L::set(0.0F), one = L::set(1.0F);
+      const auto was = L::load((inverted ? inverse : variance) + word * 32);
       const auto root =
           inverted ? root_of<L>(was, of.c.eps) : L::sqrt(L::mul(was, L::set(corrected)));
-      const auto inverse = inverted ? was : L::div(one, L::add(root, L::set(of.c.eps)));
+      const auto over = inverted ? was : L::div(one, L::add(root, L::set(of.c.eps)));
       const auto least = L::sub(zero, root);
-      const auto agreed_m = directions ? L::div(m_at(k), inverse) : m_at(k);
+      const auto agreed_m = directions ? L::div(m_at(k), over) : m_at(k);
       const auto at_most = L::sub(zero, (L::max)(agreed_m, least));
       const auto bounded = whole ? agreed_m : L::sub(zero, (L::max)(at_most, least));
       L::store(m + word * 32, active.template keep<L>(word, bounded));
       if (!inverted) continue;
-      const auto variance = L::mul(L::mul(root, root), L::set(1 / corrected));
-      L::store(v + word * 32, active.template keep<L>(word, variance));
+      const auto v = L::mul(L::mul(root, root), L::set(1 / corrected));
+      L::store(inverse + word * 32, active.template keep<L>(word, v));
     }
   }
 };

@@ -75,7 +75,7 @@ struct swap_rho_kernel {
 struct own_squares_field {
   const float *own, *variance;
   const tensor_scalars* scalars;
-  const float *taken, *due;  ///< see growth_state
+  const float *taken, *due;  ///< see growth_state; or null
 
   template <class L>
   struct reader {
@@ -92,7 +92,8 @@ struct own_squares_field {
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
     // sums that overflow say nothing
-    const float all = taken[t.tensor], part = all > 0 ? due[t.tensor] / all : 1.0F;
+    const float all = taken == nullptr ? 0.0F : taken[t.tensor];
+    const float part = all > 0 ? due[t.tensor] / all : 1.0F;
     return {own + t.word * 32, variance + t.word * 32, static_cast<float>(scalars[t.tensor].since),
             part < 1 ? part : 1.0F};
   }
@@ -178,13 +179,26 @@ ONEBIT_HD void update_variance(float* variance, const direction_units& units,
   growth.store<L>(i, sums);
 }
 
-/// What a rank knows of a tensor's growth, from its own gradients: arrays by tensor.
-struct growth_state {
-  float* growth;  ///< squared norm over what v expected, in the last step that noted it
-  float* taken;   ///< squares of the steps that noted it since the last refresh, weighted
-  float* due;     ///< the same squares, all with the weight rho^2
+inline constexpr std::size_t growth_arrays = 3;  ///< of growth_state
 
-  growth_state(float* of, std::size_t n) : growth(of), taken(of + n), due(of + 2 * n) {}
+/// What a rank knows of a tensor's growth, from its own gradients: arrays by tensor, one after the
+/// other. All null if the rule does not note it.
+template <class T>
+struct growth_state {
+  T* growth = nullptr;  ///< squared norm over what v expected, in the last step that noted it
+  T* taken = nullptr;   ///< squares noted since the last refresh, weighted
+  T* due = nullptr;     ///< the same squares, all with the weight rho^2
+  std::size_t n = 0;    ///< number of tensors
+
+  growth_state(T* memory, std::size_t n_floats) {
+    if (n_floats == 0) return;
+    n = n_floats / growth_arrays;
+    growth = memory;
+    taken = growth + n;
+    due = taken + n;
+  }
+  /// Restarts what is summed up between refreshes.
+  [[nodiscard]] copy_kernel restart() const { return {nullptr, taken, 2 * n}; }
 };
 
 /// Brings growth_state up to date after a step. v expects v / rho of a rank's squares.
@@ -194,7 +208,7 @@ struct growth_kernel {
   const tensor_scalars* scalars;
   growth_sums sums;
   direction_units units;
-  growth_state state;
+  growth_state<float> state;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -252,9 +266,15 @@ class refreshing_rule : public moments_rule<B, Options> {
     base::prepare(axis);
     n_tensors_ = axis.tensor_tiles().size();
     rho_ = make_rho(keeps_squares());
-    growth_ = to_buffer(backend_, std::vector<float>(keeps_squares() ? 3 * n_tensors_ : 0));
+    const bool notes = notes_growth_ && keeps_squares();
+    growth_ =
+        to_buffer(backend_, std::vector<float>(notes ? detail::growth_arrays * n_tensors_ : 0));
   }
   [[nodiscard]] bool frozen() const { return frozen_; }
+  /// Returns v, on the flat axis, of the last refresh; null while its inverse takes its place.
+  [[nodiscard]] const float* variance() const { return inverted() ? nullptr : v_.data(); }
+  /// Returns 1 / (sqrt(v) + eps), on the flat axis, if v is constant after the freeze; else null.
+  [[nodiscard]] const float* inverse() const { return inverted() ? v_.data() : nullptr; }
   /// An average beside an exchange is a refresh, if v follows.
   [[nodiscard]] step_plan plan(const due& now, std::uint64_t, float) const {
     return detail::plan_without_local_steps(now, keeps_squares());
@@ -280,8 +300,8 @@ class refreshing_rule : public moments_rule<B, Options> {
   [[nodiscard]] const float* own_variance() const { return own_.data(); }
   /// Returns the field that a refresh averages.
   [[nodiscard]] detail::own_squares_field own_squares(const tensor_scalars* scalars) const {
-    const float* const sums = growth_.data() + n_tensors_;  // see growth_state
-    return {own_.data(), v_.data(), scalars, sums, sums + n_tensors_};
+    const detail::growth_state<const float> g = growth();
+    return {own_.data(), v_.data(), scalars, g.taken, g.due};
   }
   /// Takes the layout of messages and the number of ranks. rho starts anew.
   void prepare_refreshes(const layout&, int n_ranks) {
@@ -296,7 +316,7 @@ class refreshing_rule : public moments_rule<B, Options> {
   void take_squares(const float_buffer& mean, const step_context<B, P, G>& at) {
     if (!follows()) return;
     bring_up_to_date(mean, at, v_.data(), own_.data());
-    backend_.launch(forget_taken().launches(), forget_taken());
+    backend_.launch(growth().restart().launches(), growth().restart());
   }
 
   /// Writes v to `v`, as a refresh by `mean`, the mean over the ranks of `own_squares`, would bring
@@ -312,9 +332,10 @@ class refreshing_rule : public moments_rule<B, Options> {
   /// the inverse, if v is one.
   template <class View, class At>
   void write_moments(const View& mean, const At& at, float* m, float* v) {
-    backend_.launch(at.n_tiles(),
-                    detail::thaw_kernel<View>{mean, at.tiles, at.active, m, v, at.scalars,
-                                              directions(), !keeps_squares(), true});
+    const bool inverse = inverted();
+    backend_.launch(at.n_tiles(), detail::thaw_kernel<View>{
+                                      mean, at.tiles, at.active, m, inverse ? nullptr : v,
+                                      inverse ? v : nullptr, at.scalars, directions(), true});
   }
 
   /// Returns the number of floats that travel beside v, for messages on `axis`.
@@ -367,7 +388,7 @@ class refreshing_rule : public moments_rule<B, Options> {
     its.launch(detail::refresh_variance_kernel<View, P, G>{mean, its.tiles, its.tensors,
                                                            its.scalars, its.now, its.active, active,
                                                            f.rho, started, v_.data(), own_.data()});
-    at.launch(forget_taken().launches(), forget_taken());
+    at.launch(growth().restart().launches(), growth().restart());
   }
   /// Returns the message of the compressed phase.
   template <class View, class P, class G>
@@ -409,15 +430,19 @@ class refreshing_rule : public moments_rule<B, Options> {
   }
 
  protected:
-  refreshing_rule(Options options, B backend) : base(options, std::move(backend)) {}
+  /// `notes_growth`: false if the rule does not call `note_growth`.
+  refreshing_rule(Options options, B backend, bool notes_growth = true)
+      : base(options, std::move(backend)), notes_growth_(notes_growth) {}
   using base::backend_, base::m_, base::make_floats, base::n_floats, base::options_, base::v_;
   /// True if each rank has a v of its own.
   [[nodiscard]] bool follows() const { return frozen_ && keeps_squares(); }
+  /// True if v's inverse is in its place: while v is constant.
+  [[nodiscard]] bool inverted() const { return frozen_ && !keeps_squares(); }
   /// The rank's own v, for the update of a step: null in a refresh, which computes it.
   [[nodiscard]] float* own() { return refreshing_ ? nullptr : own_.data(); }
   [[nodiscard]] direction_units units() const {
-    if (follows()) return {own_.data(), rho_.data(), growth_.data(), nullptr};
-    return {nullptr, nullptr, nullptr, directions() ? v_.data() : nullptr};
+    if (follows()) return {own_.data(), rho_.data(), growth().growth, nullptr};
+    return {nullptr, nullptr, nullptr, directions() ? inverse() : nullptr};
   }
   /// Memory for the sums of a step's tiles.
   template <class P, class G>
@@ -429,10 +454,8 @@ class refreshing_rule : public moments_rule<B, Options> {
   template <class P, class G>
   void note_growth(const step_context<B, P, G>& at) {
     if (!follows() || refreshing_) return;
-    at.launch(
-        n_tensors_,
-        detail::growth_kernel{
-            at.tensor_tiles, at.scalars, growth_sums(at), units(), {growth_.data(), n_tensors_}});
+    at.launch(n_tensors_, detail::growth_kernel{at.tensor_tiles, at.scalars, growth_sums(at),
+                                                units(), growth()});
   }
   /// Starts the rank's own v from v; `own` is memory of make_variance.
   void start_own(float_buffer&& own) {
@@ -452,9 +475,9 @@ class refreshing_rule : public moments_rule<B, Options> {
   float_buffer growth_;  ///< see detail::growth_state
 
  private:
-  /// Restarts what growth_state sums up between refreshes.
-  [[nodiscard]] detail::copy_kernel forget_taken() {
-    return {nullptr, growth_.data() + n_tensors_, 2 * n_tensors_};
+  [[nodiscard]] detail::growth_state<float> growth() { return {growth_.data(), growth_.size()}; }
+  [[nodiscard]] detail::growth_state<const float> growth() const {
+    return {growth_.data(), growth_.size()};
   }
   /// Refreshes `v` by the mean of `own_squares`, without this step's gradient; copies it to `own`.
   template <class P, class G>
@@ -476,6 +499,7 @@ class refreshing_rule : public moments_rule<B, Options> {
     return to_buffer(backend_, std::vector<float>(kept ? n_tensors_ : 0, -first_rho_));
   }
 
+  bool notes_growth_;
   float first_rho_ = 1;  ///< 1 / W: of gradients that are noise, or that one rank alone has
 };
 
@@ -494,18 +518,19 @@ class freezing_rule : public refreshing_rule<B, Options> {
     auto own = base::keeps_squares() ? base::make_variance() : float_buffer{};
     frozen_ = true;
     if (own.size() > 0) base::start_own(std::move(own));
-    backend_.launch(at.n_tiles(),
-                    detail::freeze_kernel{at.tiles, at.scalars, m_.data(), v_.data(), active,
-                                          base::directions(), !base::keeps_squares()});
+    backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, m_.data(), v_.data(),
+                                                        base::inverted() ? v_.data() : nullptr,
+                                                        active, base::directions()});
     return {std::move(m_), nullptr, at.scalars};
   }
   /// Returns to dense steps, with m from the previous mean message. Drops what residuals hold.
   template <class View, class At>
   void thaw(const View& previous, const At& at) {
     auto m = base::make_floats();
-    backend_.launch(at.n_tiles(), detail::thaw_kernel<View>{
-                                      previous, at.tiles, at.active, m.data(), v_.data(),
-                                      at.scalars, base::directions(), !base::keeps_squares()});
+    backend_.launch(at.n_tiles(), detail::thaw_kernel<View>{previous, at.tiles, at.active, m.data(),
+                                                            base::variance(),
+                                                            base::inverted() ? v_.data() : nullptr,
+                                                            at.scalars, base::directions()});
     m_ = std::move(m);
     base::forget_own();
     frozen_ = false;
@@ -530,7 +555,8 @@ class freezing_rule : public refreshing_rule<B, Options> {
   }
 
  protected:
-  freezing_rule(Options options, B backend) : base(options, std::move(backend)) {}
+  freezing_rule(Options options, B backend, bool notes_growth = true)
+      : base(options, std::move(backend), notes_growth) {}
   using base::backend_, base::m_, base::v_, base::frozen_;
 };
 

@@ -63,7 +63,7 @@ struct gradient_sketch_kernel {
       auto sum = L::set(0.0F);
       for (; k < end; ++k) {
         const auto g = gradient.load(k);
-        const std::uint32_t signs = sketch_signs(t.word + k, now->number);
+        const std::uint32_t signs = sketch_signs(t.word + k, now->given.number);
         sum = L::add(sum, L::with_sign(L::load_bits(&signs), g));
         of_gradient = L::fma(g, g, of_gradient);
       }
@@ -131,7 +131,7 @@ struct take_sums_kernel {
       beyond = (L::max)(beyond, L::fma(L::abs(own), L::set(-0.01F), off));
       L::store(place, of_all);
     }
-    if (L::fold_max(beyond) > 0) L::raise(&now->differs);
+    if (L::fold_max(beyond) > 0) L::raise(&now->verdict.differs);
   }
 };
 
@@ -151,8 +151,9 @@ struct mean_ratio_kernel {
     found = found < 1 ? found : 1;
     L::store_scalar(rho, static_cast<float>(found));
     const double norm = sqrt(product(static_cast<double>(*total), found));
-    L::store_scalar(&now->mean_norm, static_cast<float>(norm));
-    if (!(all > 0)) L::store_scalar(&now->differs, 1U);  // zero gradients do not count as equal
+    L::store_scalar(&now->norms.mean, static_cast<float>(norm));
+    if (!(all > 0))
+      L::store_scalar(&now->verdict.differs, 1U);  // zero gradients do not count as equal
   }
 };
 

@@ -36,7 +36,7 @@ struct sum_lr_kernel {
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const float lr = tensors[i].rests ? 0.0F : now->lr;
+    const float lr = tensors[i].rests ? 0.0F : now->given.lr;
     L::store_scalar(sums + i, restart ? 0.0 : sums[i] + static_cast<double>(lr));
   }
 };
@@ -86,7 +86,7 @@ struct zero_one_message {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const tensor_scalars& of = scalars[t.tensor];
     return {momentum + t.word * 32, gradients_of<L, G>(tensor, t, now), of.c,
-            tensor.rests ? 0.0F : now->lr * of.m_correction, units.at<L>(t, of)};
+            tensor.rests ? 0.0F : now->given.lr * of.m_correction, units.at<L>(t, of)};
   }
 };
 
@@ -156,10 +156,10 @@ struct refuse_written_kernel {
     if (tensors[n_tensors] == 0) return;
     std::uint32_t t = 0;
     while (t + 1 < n_tensors && tensors[t] == 0) ++t;
-    L::store_scalar(&now->written, t + 1);
-    L::store_scalar(&now->digest, now->digest ^ mixed(~t));
-    L::store_scalar(&now->nonfinite, std::uint32_t{1});
-    L::store_scalar(&now->skip, std::uint32_t{1});
+    L::store_scalar(&now->verdict.written, t + 1);
+    L::store_scalar(&now->given.digest, now->given.digest ^ mixed(~t));
+    L::store_scalar(&now->verdict.nonfinite, std::uint32_t{1});
+    L::store_scalar(&now->verdict.skip, std::uint32_t{1});
   }
 };
 
@@ -233,7 +233,7 @@ struct start_without_step_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     using one = one_word<L>;
     const tile t = tile_at(i);
-    if (tables.now->skip == 0 || lr_before[t.tensor] > 0) return;
+    if (tables.now->verdict.skip == 0 || lr_before[t.tensor] > 0) return;
     const parameters_of<L, P> params(tables.tensors[t.tensor], t);
     auto left = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
@@ -268,7 +268,7 @@ struct zero_one_sync_kernel {
     const tensor_scalars of = tables.scalars[t.tensor];
     if (variance != nullptr) update_variance<L>(variance, units, growth, i, t, tables);
     const double sum =
-        lr_before[t.tensor] + static_cast<double>(tensor.rests ? 0.0F : tables.now->lr);
+        lr_before[t.tensor] + static_cast<double>(tensor.rests ? 0.0F : tables.now->given.lr);
     if (!(sum > 0)) return;
     // m = mean of the corrected momenta, over this step's correction
     const auto inverse_sum =
@@ -392,7 +392,7 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
     auto own = base::make_variance();
     base::start_own(std::move(own));
     backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, m_.data(), v_.data(),
-                                                        active, true, false});
+                                                        nullptr, active, true});
     frozen_ = true;
     return {};
   }
@@ -405,7 +405,7 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
     at.backend.launch(
         at.n_tiles(),
         detail::thaw_kernel<flat_field>{
-            {m_.data()}, at.tiles, at.active, m_.data(), v_.data(), at.scalars, true, false});
+            {m_.data()}, at.tiles, at.active, m_.data(), v_.data(), nullptr, at.scalars, true});
     base::forget_own();
     frozen_ = false;
   }

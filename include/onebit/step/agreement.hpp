@@ -135,6 +135,16 @@ struct description_items {
   return n.fetch_add(1);
 }
 
+/// Returns the scalars of an object before its first step. `number`: rank 0's number of the object.
+[[nodiscard, gnu::cold]] inline step_scalars first_scalars(const communicator& comm,
+                                                           std::uint32_t number) {
+  step_scalars s;
+  s.given.optimizer = number % message_tag::n_optimizers;
+  s.given.rank = static_cast<std::uint32_t>(comm.rank());
+  s.given.marks = comm.echoes() ? 0 : 1;
+  return s;
+}
+
 /// Gathers the fingerprints of all ranks. Collective. Throws transport_error if they do not come in
 /// the order of ranks.
 [[nodiscard, gnu::cold]] inline std::vector<rank_fingerprint> gather_fingerprints(
@@ -392,8 +402,8 @@ template <class E>
   payload_writer writer([&](const void* data, std::size_t n) { state.add(data, n); });
   e.rule.archive(writer);
   mine.state = state.value();
-  if (e.compressed.started() && E::from_nothing.previous) {
-    const auto flat = e.compressed.sender().flatten(e.compressed.previous(e.mask()));
+  if (e.exchange.started() && E::from_nothing.previous) {
+    const auto flat = e.exchange.sender().flatten(e.exchange.previous(e.mask()));
     digest previous;
     read_on_host(e.backend(), flat.data(), flat.size(),
                  [&](const float* p, std::size_t n) { previous.add(p, n * sizeof *p); });

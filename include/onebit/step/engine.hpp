@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <iterator>
 #include <onebit/collective/dense_average.hpp>
 #include <onebit/collective/stateful_exchange.hpp>
@@ -23,8 +22,8 @@
 #include <onebit/step/agreement.hpp>
 #include <onebit/step/model_parallel.hpp>
 #include <onebit/step/tensors.hpp>
+#include <onebit/step/watch.hpp>
 #include <onebit/transport/communicator.hpp>
-#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -36,10 +35,10 @@ namespace onebit { inline namespace v0_3 {
 namespace detail {
 
 /// Explains why a step cannot use these numbers; empty if the step can.
-[[nodiscard, gnu::cold]] inline std::string refuse_numbers(std::uint64_t step, float lr,
-                                                           float largest_lr_factor,
-                                                           float inverse_loss_scale,
-                                                           const communicator& comm) {
+[[nodiscard, gnu::cold]] inline std::string why_not_numbers(std::uint64_t step, float lr,
+                                                            float largest_lr_factor,
+                                                            float inverse_loss_scale,
+                                                            const communicator& comm) {
   const bool is_rate = lr == 0 || (lr > 0 && std::isnormal(lr));
   if (!is_rate || !std::isfinite(lr * largest_lr_factor)) {
     return error_text("optimizer: step ", step, " with lr ", lr, " and lr_factor up to ",
@@ -93,6 +92,7 @@ struct engine {
       "as in onebit/rule/zero_one_adam.hpp");
   using exchange_type = stateful_exchange<typename C::template exchange<B>>;
   using mask_buffer = typename exchange_type::mask_buffer;
+  static constexpr bool splits = C::splits;  ///< a rank may send on what others sent
   static constexpr bool scratch_gradients =
       detail::mean_destination<P, G>::in_gradients;  ///< for means
   using own_squares = detail::squares_kernel<gradient_message<P, G>>;
@@ -122,11 +122,11 @@ struct engine {
               return decltype(average)(resolved<G>(sum), comm, rule.backend(), tensors.sizes,
                                        buckets_of_means(tensors.sizes, collective.bucket_elements));
             })),
-        compressed(bind(collective)),
+        exchange(bind(collective)),
         refresh(detail::collective_try(comm,
                                        [&] {
                                          return refresh_type(comm, rule, tensors.sizes,
-                                                             compressed.axis(),
+                                                             exchange.axis(),
                                                              collective.bucket_elements);
                                        })),
         scalars(to_buffer(rule.backend(), std::vector<step_scalars>(1))),
@@ -140,14 +140,14 @@ struct engine {
   }
 
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
-    return rule.state_bytes() + compressed.state_bytes();
+    return rule.state_bytes() + exchange.state_bytes();
   }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
-    return tensors.bytes() + average.work_bytes() + refresh.work_bytes() + compressed.work_bytes();
+    return tensors.bytes() + average.work_bytes() + refresh.work_bytes() + exchange.work_bytes();
   }
   /// Explains why the next step cannot use these numbers; empty if the step can.
-  [[nodiscard]] std::string refuse(float lr, float inverse_loss_scale) const {
-    return detail::refuse_numbers(step, lr, tensors.largest_lr_factor(), inverse_loss_scale, comm);
+  [[nodiscard]] std::string why_not(float lr, float inverse_loss_scale) const {
+    return detail::why_not_numbers(step, lr, tensors.largest_lr_factor(), inverse_loss_scale, comm);
   }
   /// Digest of the numbers that must be equal on all ranks, in a step and the local steps before.
   [[nodiscard, gnu::cold]] std::uint32_t digest_of(float lr, float inverse_loss_scale,
@@ -175,64 +175,14 @@ struct engine {
     constexpr std::size_t n = std::size(names);
     return i < n ? names[i] : tensors.agreed_number_name(i - n);
   }
-  /// Returns report::sent_of_dense.
-  [[nodiscard]] std::optional<float> sent_of_dense() const {
-    const auto size = static_cast<double>(comm.size());
-    const double dense =
-        2 * (size - 1) / size * 4 * static_cast<double>(average.axis().n_elements());
-    if (!(dense > 0)) return std::nullopt;
-    return static_cast<float>(static_cast<double>(bytes_sent) /
-                              (dense * static_cast<double>(n_attempts)));
-  }
-  /// Warns after 10 skipped steps in a row, and whenever their number has doubled: on rank 0 and on
-  /// each rank that called them off. `looks`: gradients are still in memory, so that the bad
-  /// element can be named. Warns once if all ranks had equal gradients in 10 refreshes in a row.
-  [[gnu::cold]] void watch(const step_scalars& now, bool local, bool looks) {
-    if (now.n_equal_refreshes >= 10 && !warned_equal_gradients && comm.rank() == 0 &&
-        warn != nullptr) {
-      warned_equal_gradients = true;
-      warn(detail::error_text(
-          "optimizer: in the last 10 refreshes of v all ranks had the same gradients: if the "
-          "trainer averages them, leave that out, since the optimizer does; if all ranks read the "
-          "same examples, give each its own",
-          comm.where()));
-    }
-    if (now.n_skipped_in_row == 0) next_warning = 10;
-    if (now.n_skipped_in_row < next_warning || warn == nullptr) return;
-    next_warning = 2 * now.n_skipped_in_row;
-    std::string why = vetoed ? "vetoed on this rank" : "";
-    try {
-      if (why.empty() && looks)
-        why = detail::first_bad_gradient(tensors, backend(), now.inverse_loss_scale);
-    } catch (const std::exception&) {
-      // the warning does without the element
-    }
-    if (why.empty() && local) why = "what this rank carries is not finite";
-    if (why.empty() && comm.rank() != 0) return;
-    if (why.empty() && !looks) why = "step() says which gradient, when it next waits";
-    if (why.empty()) {
-      const bool known = now.bad_rank != 0;
-      const std::string who = known ? detail::join({"rank ", now.bad_rank - 1}) : "another rank";
-      why = detail::join({"by a non-finite gradient or a veto of ", who,
-                          known && C::splits ? ", or of a rank whose message it sent on" : "",
-                          ", or what ", known ? "it carries" : "ranks carry",
-                          " has overflowed (rates that jump do that)"});
-    }
-    warn(detail::error_text("optimizer: ", now.n_skipped_in_row, " steps in a row were skipped, ",
-                            now.n_skipped, " in all, the last at step ", now.number, ": ", why,
-                            comm.where()));
-  }
   /// Allocates state once the ranks have agreed. `number`: of the optimizer, equal on all ranks.
   [[gnu::cold]] void prepare(std::uint32_t number) {
-    step_scalars s;
-    s.optimizer = number % message_tag::n_optimizers;
-    s.rank = static_cast<std::uint32_t>(comm.rank());
-    s.marks = comm.echoes() ? 0 : 1;
+    const step_scalars s = detail::first_scalars(comm, number);
     backend().copy_in(now(), &s, 1);
     rule.prepare(average.axis());
-    refresh_type::prepare_rule(rule, compressed.axis(), comm.size());
+    refresh_type::prepare_rule(rule, exchange.axis(), comm.size());
     if constexpr (LocalRule<R>) {
-      if (compressed.travels()) start_compressed();
+      if (exchange.travels()) start_compressed();
     }
   }
 
@@ -261,20 +211,20 @@ struct engine {
     return alike;
   }
   [[nodiscard]] step_scalars* now() { return scalars.data(); }
-  [[nodiscard]] active_mask mask() const { return compressed.mask(); }
+  [[nodiscard]] active_mask mask() const { return exchange.mask(); }
   /// Step context for a rule, on the axis of the average.
   [[nodiscard]] step_context<B, P, G> at_average(active_mask elements = {}) {
     return average.sender().at(tensors.table.data(), tensors.scalars.data(), now(), elements);
   }
   /// Step context for a rule, on the axis of the exchange.
   [[nodiscard]] step_context<B, P, G> at() {
-    return compressed.sender().at(tensors.table.data(), tensors.scalars.data(), now(), mask());
+    return exchange.sender().at(tensors.table.data(), tensors.scalars.data(), now(), mask());
   }
   /// Arguments of the exchange in this step.
-  [[nodiscard]] auto exchange_args() { return compressed.args(now(), mask(), rule.bound()); }
+  [[nodiscard]] auto exchange_args() { return exchange.args(now(), mask(), rule.bound()); }
   /// Returns the next plan, equal on all ranks; dense if there is no other rank (or node).
   [[nodiscard]] step_plan plan(float lr) const {
-    return compressed.travels() ? rule.plan(schedule.due_in(step, lr), step, lr) : step_plan{};
+    return exchange.travels() ? rule.plan(schedule.due_in(step, lr), step, lr) : step_plan{};
   }
   /// Prepares a step with this plan: freezes the rule, starts the exchange, allocates averages.
   /// Allocates before it changes anything. Throws invalid_input if the rule has no such step.
@@ -297,14 +247,14 @@ struct engine {
               "neither averages nor exchanges, or does both; for this rule due_in() must set just "
               "one (both is a refresh of v, which needs refreshes or keeps_squares)");
         }
-        if (!exchanges && compressed.started()) {
+        if (!exchanges && exchange.started()) {
           refuse("averages gradients without an exchange, after the warm-up has ended");
         }
       }
       if constexpr (FreezingRule<R>) {
         if (plan.freezes && !rule.frozen()) freeze();
       }
-      if (exchanges && !compressed.started()) start_compressed();
+      if (exchanges && !exchange.started()) start_compressed();
       if (plan.refreshes() && refresh.prepare(*this)) ++graph_epoch;
     }
     if (plan.average == averages::gradients && average.prepare(mean_destination_in(plan))) {
@@ -314,15 +264,18 @@ struct engine {
   /// Returns from the compressed phase to dense steps, on a single rank.
   [[gnu::cold]] void thaw() {
     // right after a refresh elements may have become active: an empty mask leaves the mean out
-    const auto none = refreshed ? compressed.make_mask() : mask_buffer{};
-    rule.thaw(compressed.previous(refreshed ? active_mask{none.data()} : mask()), at());
-    compressed.start({}, {});  // frees its memory
-    compressed.active() = {};
+    const auto none = refreshed ? exchange.make_mask() : mask_buffer{};
+    rule.thaw(exchange.previous(refreshed ? active_mask{none.data()} : mask()), at());
+    exchange.start({}, {});  // frees its memory
+    exchange.active() = {};
   }
+  /// Counts a step that is kept, or may be.
   void count_step(const step_plan& plan, float lr) {
     local_steps_digest =
         plan.sends_nothing() ? digest_of(lr, 1, plan) : 0;  // loss scales may differ there
     if (lr > 0) last_lr = lr;
+    alike = plan.update != update_from::own_gradient;
+    refreshed = plan.refreshes();
     ++step;
   }
   /// Frees the memory of averages, after the last step for a while that averages gradients.
@@ -334,7 +287,7 @@ struct engine {
   /// Destination of means in a step with this plan: the gradients, unless the step rereads them.
   [[nodiscard]] detail::mean_destination<P, G> mean_destination_in(const step_plan& plan) const {
     const bool once_more =
-        R::local_steps ? compressed.travels() : plan.update == update_from::exchange;
+        R::local_steps ? exchange.travels() : plan.update == update_from::exchange;
     return {scratch_gradients && !once_more ? tensors.table.data() : nullptr};
   }
   [[nodiscard]] auto mean(const step_plan& plan) {
@@ -354,15 +307,15 @@ struct engine {
     rule.archive(a);
     refresh_type::archive(rule, a);
     if constexpr (S::compresses) {
-      compressed.archive(a, from_nothing);
+      exchange.archive(a, from_nothing);
     }
     if (Archive::reading) {
-      const bool fits = R::local_steps    ? compressed.started() == compressed.travels()
-                        : FreezingRule<R> ? compressed.started() == rule.frozen()
+      const bool fits = R::local_steps    ? exchange.started() == exchange.travels()
+                        : FreezingRule<R> ? exchange.started() == rule.frozen()
                                           : true;
       constexpr const char* what = "checkpoint: its rule and its exchange are in different phases";
       if (S::compresses && !fits) throw checkpoint_error(detail::error_text(what));
-      if (compressed.started()) compressed.allocate_undo(from_nothing);
+      if (exchange.started()) exchange.allocate_undo(from_nothing);
     }
   }
   /// Throws invalid_input or checkpoint_error if the group options that were read cannot be used.
@@ -374,7 +327,7 @@ struct engine {
     if (with == resume_with::same_options) tensors.restore_saved(rule);
   }
   [[gnu::cold]] void adopt() {
-    if (compressed.active().size() > 0) compressed.count_active(mask());
+    if (exchange.active().size() > 0) exchange.count_active(mask());
     release_averages();
     refresh.forget();
     local_steps_digest = 0;
@@ -393,18 +346,15 @@ struct engine {
   S schedule;
   C policy;
   dense_average<B, detail::mean_destination<P, G>> average;
-  exchange_type compressed;
+  exchange_type exchange;
   refresh_type refresh;
   buffer_of<B, step_scalars> scalars;  ///< one element: numbers of the step in progress
   static constexpr char is_final = 1, rests = 2;
   std::vector<char> announced;                  ///< by tensor, in this step: is_final, rests or 0
   detail::model_parallel_group<B> model_parts;  ///< the ranks with the other parts of the model
-  std::function<void(const std::string& text)> warn = &detail::warn_on_stderr;
-  std::uint64_t n_attempts = 0, bytes_sent = 0;  ///< in all steps, skipped or not
-  std::uint32_t next_warning = 10;               ///< `watch` warns at this number of skips in a row
-  bool warned_equal_gradients = false;           ///< warned that all ranks have the same gradients
-  std::function<bool(float norm)> veto;          ///< empty: none; see optimizer::veto_with
-  bool vetoed = false;  ///< last answer of `veto` on this rank; true if `veto` threw
+  detail::hooks<P, G> hooks;
+  bool vetoed = false;  ///< last answer of `hooks.veto` on this rank; true if it threw
+  detail::step_watch watch;
   std::uint64_t step = 0;
   bool given_moments = false;  ///< v is known before the first step
   bool alike = true;  ///< equal parameters on all ranks; false between exchanges with local steps
@@ -421,9 +371,9 @@ struct engine {
     backend().copy_out(s.data(), now(), 1);
     a.local(s[0].bias.m);
     a.local(s[0].bias.v);
-    a.local(s[0].own_over_mean);
+    a.local(s[0].norms.own_over_mean);
     if (Archive::reading) {
-      s[0].n_skipped_in_row = 0;
+      s[0].counts.n_skipped_in_row = 0;
       auto read = to_buffer(backend(), s);
       a.back_up(scalars);
       scalars = std::move(read);
@@ -448,20 +398,20 @@ struct engine {
         detail::error_text("optimizer: the schedule's step ", step, " ", why, comm.where()));
   }
   [[gnu::cold]] void start_compressed() {
-    compressed.start_from_nothing(from_nothing);
+    exchange.start_from_nothing(from_nothing);
     ++graph_epoch;
   }
   [[gnu::cold]] void freeze() {
     if (step == 0 && !given_moments)
       refuse("needs v, which no step has computed yet; the first step must average gradients");
     release_averages();
-    compressed.allocate_undo(from_momentum);
-    auto space = compressed.allocate(from_momentum);
-    auto elements = compressed.make_mask();
+    exchange.allocate_undo(from_momentum);
+    auto space = exchange.allocate(from_momentum);
+    auto elements = exchange.make_mask();
     auto given = rule.freeze(elements.data(), at_average());
-    compressed.start(std::move(space), std::move(given));  // from here on only launches
+    exchange.start(std::move(space), std::move(given));  // from here on only launches
     backend().launch(tensors.size(), detail::begin_since_kernel{tensors.scalars.data()});
-    compressed.set_active(std::move(elements));
+    exchange.set_active(std::move(elements));
     ++graph_epoch;
   }
 };

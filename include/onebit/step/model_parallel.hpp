@@ -32,8 +32,8 @@ struct write_word_kernel {
   std::uint32_t plan;
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    L::store_scalar(
-        word, model_parallel_word{now->number, plan, now->skip, now->mean_norm, now->own_norm});
+    L::store_scalar(word, model_parallel_word{now->given.number, plan, now->verdict.skip,
+                                              now->norms.mean, now->norms.own});
   }
 };
 
@@ -49,29 +49,29 @@ struct apply_words_kernel {
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    std::uint32_t skip = now->skip;
+    std::uint32_t skip = now->verdict.skip;
     double mean = 0, own = 0;
     for (std::uint32_t r = 0; r < n; ++r) {
       const model_parallel_word w = words[r];
       skip |= w.skip;
       mean += static_cast<double>(w.mean_norm) * static_cast<double>(w.mean_norm);
       own += static_cast<double>(w.own_norm) * static_cast<double>(w.own_norm);
-      if (w.number == now->number && w.plan == plan) continue;
+      if (w.number == now->given.number && w.plan == plan) continue;
       skip = 1;
-      if (now->mismatched_rank != 0) continue;
-      L::store_scalar(&now->mismatched_rank, r + 1);
-      L::store_scalar(&now->mismatched_in, mismatch::part);
-      L::store_scalar(&now->their_value, w.number);
-      L::store_scalar(&now->own_value, now->number);
+      if (now->verdict.mismatched_rank != 0) continue;
+      L::store_scalar(&now->verdict.mismatched_rank, r + 1);
+      L::store_scalar(&now->verdict.mismatched_in, mismatch::part);
+      L::store_scalar(&now->verdict.their_value, w.number);
+      L::store_scalar(&now->verdict.own_value, now->given.number);
     }
-    L::store_scalar(&now->skip, skip);
+    L::store_scalar(&now->verdict.skip, skip);
     if (!norms) return;
     // all parts make the same steps: either all know a norm, or none does
-    if (now->own_norm >= 0) L::store_scalar(&now->own_norm, static_cast<float>(sqrt(own)));
-    if (!(now->mean_norm >= 0)) return;
+    if (now->norms.own >= 0) L::store_scalar(&now->norms.own, static_cast<float>(sqrt(own)));
+    if (!(now->norms.mean >= 0)) return;
     const auto norm = static_cast<float>(sqrt(mean));
-    L::store_scalar(&now->mean_norm, norm);
-    if (largest > 0) L::store_scalar(&now->clip, detail::clip_factor(norm, largest));
+    L::store_scalar(&now->norms.mean, norm);
+    if (largest > 0) L::store_scalar(&now->norms.clip, detail::clip_factor(norm, largest));
   }
 };
 

@@ -88,7 +88,8 @@ template <class E>
   e.given_moments = true;
   if constexpr (requires { e.schedule.start_warning(steps); }) {
     const std::string text = e.schedule.start_warning(steps);
-    if (!text.empty() && e.warn != nullptr && e.comm.rank() == 0 && e.comm.size() > 1) e.warn(text);
+    const bool tells = e.hooks.warn != nullptr && e.comm.rank() == 0 && e.comm.size() > 1;
+    if (!text.empty() && tells) e.hooks.warn(text);
   }
   digest of_given;
   of_given.add(steps);
@@ -130,7 +131,7 @@ struct taken_up_field {
 template <class E, class Buffer>
 [[gnu::cold]] void compressed_moments(E& e, Buffer& m, Buffer& v) {
   const auto n_ranks = static_cast<std::size_t>(e.comm.size());
-  const auto per_node = static_cast<std::size_t>(e.compressed.ranks_per_node());
+  const auto per_node = static_cast<std::size_t>(e.exchange.ranks_per_node());
   const auto make_flat = [&] { return e.backend().template make_buffer<float>(m.size()); };
   const auto at = e.at();
   auto sum = make_flat(), squares = make_flat();
@@ -140,9 +141,9 @@ template <class E, class Buffer>
   if constexpr (!decltype(e.rule)::local_steps) {
     add_residuals(e, n_ranks, per_node, sum.data());
     e.comm.all_reduce_sum(sum.data(), sum.size());
-    const auto previous = e.compressed.previous(e.mask());
+    const auto previous = e.exchange.previous(e.mask());
     using field = taken_up_field<std::remove_const_t<decltype(previous)>>;
-    const active_mask before = e.fetch().refreshed != 0 ? e.refresh.before() : active_mask{};
+    const active_mask before = e.fetch().counts.refreshed != 0 ? e.refresh.before() : active_mask{};
     e.backend().launch(
         at.n_tiles(),
         add_field_kernel<field>{{previous, before, at.scalars}, {at.tiles}, {sum.data()}, 1.0F});

@@ -121,8 +121,8 @@ class variance_refresh {
   /// Allocates the memory, unless it is there. Returns true if it allocated.
   template <class E>
   [[gnu::cold]] bool prepare(E& e) {
-    if (active_.size() > 0 || e.compressed.axis().n_words() == 0) return average_.prepare();
-    auto active = e.compressed.make_mask();
+    if (active_.size() > 0 || e.exchange.axis().n_words() == 0) return average_.prepare();
+    auto active = e.exchange.make_mask();
     const bool allocated = average_.prepare();
     active_ = std::move(active);
     return allocated;
@@ -134,9 +134,8 @@ class variance_refresh {
   [[nodiscard]] std::size_t work_bytes() const { return average_.work_bytes() + active_.bytes(); }
 
   /// Averages the ranks' squares, and the floats beside. Collective.
-  template <class E>
-  void average(E& e) {
-    const auto at = e.at();
+  template <class E, class At>
+  void average(E& e, const At& at) {
     float* const work = average_.work();
     average_.all_reduce(e.rule.own_squares(at.scalars), e.rule.floats_beside(at, work), e.now());
     e.rule.take_floats_beside(average_.beside().latest(), on_axis_of(average_.beside(), e), at,
@@ -147,23 +146,22 @@ class variance_refresh {
   /// Active elements before the last refresh; null if nobody knows, as after a load.
   [[nodiscard]] active_mask before() const { return {active_.data()}; }
   /// Updates v and the active elements, once the step is kept.
-  template <class E>
-  void refresh(E& e) {
-    const auto at = e.at();
+  template <class E, class At, class Args>
+  void refresh(E& e, const At& at, const Args& args) {
     const active_mask after{active_.data()};
     e.rule.refresh_variance(average_.squares().latest(), on_axis_of(average_.squares(), e), at,
                             active_.data(), average_.work());
     if constexpr (R::accumulates) {
-      e.compressed.settle(detail::unchanged_message{}, e.exchange_args());
+      e.exchange.settle(detail::unchanged_message{}, args);
     } else {
-      const auto previous = e.compressed.previous({});
+      const auto previous = e.exchange.previous({});
       using message = detail::woken_message<std::remove_const_t<decltype(previous)>>;
-      e.compressed.settle(message{previous, e.mask(), after, at.scalars}, e.exchange_args());
+      e.exchange.settle(message{previous, e.mask(), after, at.scalars}, args);
     }
     at.launch(active_.size(),
-              detail::swap_masks_kernel{active_.data(), e.compressed.active().data()});
+              detail::swap_masks_kernel{active_.data(), e.exchange.active().data()});
     at.launch(e.tensors.size(), detail::begin_since_kernel{e.tensors.scalars.data()});
-    e.compressed.count_active(e.mask());
+    e.exchange.count_active(e.mask());
   }
 
  private:
@@ -198,10 +196,10 @@ class variance_refresh<B, R, false> {
   [[nodiscard]] bool prepare(E&) {
     return false;
   }
-  template <class E>
-  void average(E&) {}
-  template <class E>
-  void refresh(E&) {}
+  template <class... Unused>
+  void average(const Unused&...) {}
+  template <class... Unused>
+  void refresh(const Unused&...) {}
   void finish() noexcept {}
   [[nodiscard]] active_mask before() const { return {}; }
   void release() noexcept {}

@@ -53,7 +53,7 @@ struct served_field {
 template <class E>
 [[gnu::cold]] void add_residuals(E& old, std::size_t n_ranks, std::size_t ranks_per_node,
                                  float* flat) {
-  auto& x = old.compressed;
+  auto& x = old.exchange;
   if (!x.started()) return;
   const auto add = [&](auto& s, tile_range tiles, const auto& field, float weight) {
     using field_type = std::remove_cvref_t<decltype(field)>;

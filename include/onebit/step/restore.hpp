@@ -86,10 +86,10 @@ struct checkpoint_header {
 /// parameters.
 template <class E>
 [[nodiscard, gnu::cold]] checkpoint_header own_header(const std::string& name, E& e) {
-  return {make_fingerprint(name, e.tensors.sizes, parameter_digest(e), e.compressed.slot_bytes()),
+  return {make_fingerprint(name, e.tensors.sizes, parameter_digest(e), e.exchange.slot_bytes()),
           static_cast<std::uint32_t>(e.comm.rank()),
           static_cast<std::uint32_t>(e.comm.size()),
-          static_cast<std::uint32_t>(e.compressed.ranks_per_node()),
+          static_cast<std::uint32_t>(e.exchange.ranks_per_node()),
           0,
           e.step};
 }
@@ -229,8 +229,8 @@ struct active_field {
 /// Adds residuals to the compensated values of this rank.
 template <class E>
 [[gnu::cold]] void resume_feedback(E& e, const float* residuals) {
-  auto& s = e.compressed.sender();
-  const tile_range own = e.compressed.compensated_tiles();
+  auto& s = e.exchange.sender();
+  const tile_range own = e.exchange.compensated_tiles();
   s.backend().launch(
       own.end - own.begin,
       add_field_kernel<flat_field>{{residuals}, {s.tiles(), own.begin}, s.compensated(), 1.0F});
@@ -279,7 +279,7 @@ class old_job {
     wanted.rank = static_cast<std::uint32_t>(r);
     wanted.size = static_cast<std::uint32_t>(n_);
     wanted.ranks_per_node = static_cast<std::uint32_t>(node_);
-    wanted.ranks.slot_bytes = old->compressed.slot_bytes();
+    wanted.ranks.slot_bytes = old->exchange.slot_bytes();
     if (n_read_ == 1) parameters_ = card.ranks.parameter_digest;
     if (n_read_ == 1) step_ = card.step;
     if (card.step != step_) throw_diverged(r, card.step);
@@ -311,24 +311,24 @@ class old_job {
     E& old = *source_;
     E::refresh_type::take_squares(old, squares_);
     // replaces the layout and the rho of the old job's ranks
-    E::refresh_type::prepare_rule(old.rule, e_->compressed.axis(), e_->comm.size());
-    const bool travels = e_->compressed.travels();
+    E::refresh_type::prepare_rule(old.rule, e_->exchange.axis(), e_->comm.size());
+    const bool travels = e_->exchange.travels();
     if constexpr (R::local_steps) {
-      if (travels) space_ = e_->compressed.allocate(e_->from_nothing);
-      if (travels) e_->compressed.allocate_undo(e_->from_nothing);
-    } else if (old.compressed.started()) {
+      if (travels) space_ = e_->exchange.allocate(e_->from_nothing);
+      if (travels) e_->exchange.allocate_undo(e_->from_nothing);
+    } else if (old.exchange.started()) {
       if (!travels) {  // one rank alone never compresses
         old.thaw();
         return;
       }
-      given_ = old.rule.resume(old.compressed.previous(old.mask()), old.at());
+      given_ = old.rule.resume(old.exchange.previous(old.mask()), old.at());
       if (given_.momentum.size() == 0 && e_->average.axis().n_words() > 0) {
         throw checkpoint_error(
             detail::error_text("load_old_job: the rule's resume() returned no ",
                                "momentum; return zeros if the rule keeps its own"));
       }
-      space_ = e_->compressed.allocate(e_->from_momentum);
-      e_->compressed.allocate_undo(e_->from_momentum);
+      space_ = e_->exchange.allocate(e_->from_momentum);
+      e_->exchange.allocate_undo(e_->from_momentum);
     }
   }
   [[nodiscard]] std::uint64_t step() const { return step_; }
@@ -337,7 +337,7 @@ class old_job {
   /// Replaces the state of the engine by the old one. Allocates nothing: only launches.
   [[gnu::cold]] void adopt() {
     E &e = *e_, &old = *source_;
-    const bool starts = (R::local_steps || old.compressed.started()) && e.compressed.travels();
+    const bool starts = (R::local_steps || old.exchange.started()) && e.exchange.travels();
     e.step = old.step;
     e.last_lr = old.last_lr;
     e.given_moments = old.given_moments;
@@ -345,19 +345,19 @@ class old_job {
     std::destroy_at(&e.schedule);  // a user's function may not be assignable
     std::construct_at(&e.schedule, std::move(old.schedule));
     e.rule = std::move(old.rule);
-    auto& active = old.compressed.active();
+    auto& active = old.exchange.active();
     if (active.size() > 0 || !starts) {
-      e.compressed.active() = std::move(active);
+      e.exchange.active() = std::move(active);
     } else {
-      e.compressed.activate_all(std::exchange(e.compressed.active(), {}));
+      e.exchange.activate_all(std::exchange(e.exchange.active(), {}));
     }
     step_scalars now, was;
     e.backend().copy_out(&now, e.now(), 1);
     e.backend().copy_out(&was, old.now(), 1);
-    was.optimizer = now.optimizer;
-    was.rank = now.rank;
-    was.marks = now.marks;
-    was.n_skipped = now.n_skipped;
+    was.given.optimizer = now.given.optimizer;
+    was.given.rank = now.given.rank;
+    was.given.marks = now.given.marks;
+    was.counts.n_skipped = now.counts.n_skipped;
     e.backend().copy_in(e.now(), &was, 1);
     e.tensors.scalars = std::move(old.tensors.scalars);
     e.tensors.changed = true;
@@ -365,21 +365,21 @@ class old_job {
     e.restore_options(with_);
     e.tensors.take_options(e.backend());
     if (starts) {
-      e.compressed.start(std::move(space_), std::move(given_));
+      e.exchange.start(std::move(space_), std::move(given_));
       detail::resume_feedback(e, residuals_.data());
-    } else if (e.compressed.started()) {
-      e.compressed.start({}, {});
+    } else if (e.exchange.started()) {
+      e.exchange.start({}, {});
     }
     if constexpr (R::local_steps) {
-      const bool travelled = old.compressed.travels(), travels = e.compressed.travels();
+      const bool travelled = old.exchange.travels(), travels = e.exchange.travels();
       if (travelled && !travels && e.rule.moved()) {
         // no exchange will follow: apply the one that was due, equally on all ranks
         const detail::active_field due{{residuals_.data()}, e.mask()};
         e.rule.compressed_update(due, due, e.at(),
                                  [&](const auto& kernel) { e.at().launch(kernel); });
       }
-      if (!travelled || !travels) e.rule.resume(e.compressed.previous(e.mask()), e.at());
-      if (!travels) e.compressed.active() = {};
+      if (!travelled || !travels) e.rule.resume(e.exchange.previous(e.mask()), e.at());
+      if (!travels) e.exchange.active() = {};
     }
     e.adopt();
   }

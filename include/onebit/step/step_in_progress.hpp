@@ -15,6 +15,7 @@
 #include <onebit/core/function_ref.hpp>
 #include <onebit/kernel/clipping.hpp>
 #include <onebit/kernel/context.hpp>
+#include <onebit/kernel/mismatch.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <onebit/step/agreement.hpp>
 #include <onebit/step/model_parallel.hpp>
@@ -30,14 +31,12 @@ namespace onebit { inline namespace v0_3 {
 /// State of a step from its begin to its end. The constructor opens the step with its numbers;
 /// `ready` may send buckets early; `run` does the rest. No phase asks whether an earlier one
 /// failed: a bad value, a rank out of step, an exception and the destructor all set one word,
-/// `now->skip`, and `finish` then keeps the step or restores the bits from before.
+/// `now->verdict.skip`, and `finish` then keeps the step or restores the bits from before.
 template <class E>
 class step_in_progress {
   using B = typename E::backend_type;
   using R = decltype(E::rule);
   static constexpr bool compresses = decltype(E::schedule)::compresses;
-  /// Interval in steps at which the host fetches outcomes that the next step does not need.
-  static constexpr std::uint64_t steps_unwatched = 128;
 
  public:
   /// Opens a step. Not collective. Throws errors of allocations and of the schedule; then no step
@@ -47,11 +46,12 @@ class step_in_progress {
       : e_(&e),
         lr_(lr + 0.0F),  // -0 is 0
         scale_(inverse_loss_scale),
-        refusal_(e.refuse(lr, inverse_loss_scale)),
+        refusal_(e.why_not(lr, inverse_loss_scale)),
         plan_(prepare()),
         at_(e.at()),
+        args_(e.exchange_args()),
         meter_(e.comm, phase_of_step(), averages_beside(), e.step,
-               e.compressed.bytes_between_nodes()) {
+               e.exchange.bytes_between_nodes()) {
     const bool nonfinite = !refusal_.empty();
     e.backend().launch(e.tensors.launches(),
                        detail::begin_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_),
@@ -121,7 +121,7 @@ class step_in_progress {
     running_ = true;
     meter_.enter();
     try {
-      if (sent_early_ || e_->rule.needs_outcome() || e_->veto) {
+      if (sent_early_ || e_->rule.needs_outcome() || e_->hooks.veto) {
         run_phases();
       } else {
         run(key(), [this] { run_phases(); });
@@ -131,7 +131,7 @@ class step_in_progress {
       throw;
     }
     over_ = true;
-    return report_outcome();
+    return end_on_host();
   }
 
  private:
@@ -167,47 +167,35 @@ class step_in_progress {
   /// A step from an exchange of messages.
   void compressed() {
     E& e = *e_;
-    // The paper's 0/1 Adam averages gradients, too.
-    if (plan_.average == averages::gradients) average_gradients();
-
-    // Clipping and a veto need norms before anything is sent.
-    const bool early = needs_norms();
-    if (early) {
-      average_squares();
-      clip_own();
-    }
-    ask_veto();
+    average_gradients();  // in the paper's 0/1 Adam
+    const bool has_norms = clip_and_ask();
 
     // The exchange finds ranks that are out of step, so nothing but norms goes before it.
-    if (!diverged()) e.compressed.all_reduce(message(), args());
+    if (!diverged()) e.exchange.all_reduce(message(), args_);
     reduce_over_model(false);
-    if (!early) average_squares();
+    if (!has_norms) average_squares();
     meter_.communicated();
 
     // Parameters change here. Tile by tile, the update first completes what the encode pass left
     // undone: it makes the message again, for the residual.
-    if (plan_.average == averages::gradients) update_shared_variance();
-    e.rule.compressed_update(e.compressed.latest(e.mask()), e.compressed.previous(e.mask()), at_,
-                             e.compressed.updates_after(message(), args()));
+    update_shared_variance();
+    e.rule.compressed_update(e.exchange.latest(e.mask()), e.exchange.previous(e.mask()), at_,
+                             e.exchange.updates_after(message(), args_));
   }
 
   /// A step from this rank's own gradient. Averages for v at most.
   void local() {
     E& e = *e_;
-    if (plan_.average == averages::gradients) average_gradients();
-    const bool early = needs_norms();
-    if (early) {
-      average_squares();
-      clip_own();
-    }
-    ask_veto();
-    if (!early) average_squares();
+    average_gradients();  // in the paper's 0/1 Adam
+    const bool has_norms = clip_and_ask();
+    if (!has_norms) average_squares();
 
     // Where nothing is sent, no status reports a gradient that is not finite.
-    if (plan_.sends_nothing() && !early) require_finite();
+    if (plan_.sends_nothing() && !has_norms) require_finite();
     meter_.communicated();
-    if (plan_.average == averages::gradients) update_shared_variance();
-    if constexpr (R::accumulates) e.compressed.accumulate(message(), args());
+
+    update_shared_variance();
+    if constexpr (R::accumulates) e.exchange.accumulate(message(), args_);
     e.rule.local_step(plan_, at_);
   }
 
@@ -216,7 +204,7 @@ class step_in_progress {
   void end() {
     E& e = *e_;
     finish();
-    if (plan_.refreshes()) e.refresh.refresh(e);
+    if (plan_.refreshes()) e.refresh.refresh(e, at_, args_);
     const float largest_ratio = std::sqrt(static_cast<float>(e.comm.size()));
     e.backend().launch(
         e.tensors.launches(),
@@ -226,10 +214,10 @@ class step_in_progress {
   /// Makes the results of the collectives permanent, or restores the state from before.
   [[gnu::cold]] void finish() {
     E& e = *e_;
-    if (plan_.average == averages::gradients) e.average.finish();
+    if (plan_.averages_gradients()) e.average.finish();
     if (plan_.refreshes()) e.refresh.finish();
     if constexpr (compresses) {
-      if (plan_.update == update_from::exchange) e.compressed.finish(args());
+      if (plan_.update == update_from::exchange) e.exchange.finish(args_);
     }
   }
   /// Calls the step off and ends it. Ignores errors of that itself (such as a lost device).
@@ -240,57 +228,63 @@ class step_in_progress {
       finish();
       // the next step must not report this rank
       if (step_scalars* const now = host_view<B>(e_->now())) {
-        now->mismatched_rank = now->written = 0;
+        now->verdict.mismatched_rank = now->verdict.written = 0;
       }
     } catch (...) {
     }
   }
-  /// Host's part of the step. Fetches the outcome if that costs nothing or the next step depends on
-  /// it. Local steps count as done, whether or not this rank left its gradient out.
-  [[nodiscard, gnu::cold]] report report_outcome() {
+  /// Host's part of the step: counts it, and makes the report.
+  [[nodiscard, gnu::cold]] report end_on_host() {
     E& e = *e_;
-    const bool needs_outcome = e.rule.needs_outcome(), refused = !refusal_.empty();
-    const bool is_known = !B::deferred || needs_outcome || plan_.next_needs_outcome;
-    outcome o = refused && is_known ? outcome::skipped : outcome::pending;
-    float norm = -1;
-    std::optional<step_scalars> found;
-    ++e.n_attempts;
-    e.bytes_sent += meter_.bytes_sent();
-    if (refused || is_known) e.wait();
-    if (refused) {
-      (void)difference_of(take_mismatch(e.backend(), e.now()));  // collective: other ranks call it
-    } else if (is_known) {
-      found = take_mismatch(e.backend(), e.now());
-      if (found->written != 0) {
-        (void)difference_of(*found);
-        detail::throw_written(e.step, found->written - 1, e.comm.where());
-      }
-      if (found->mismatched_rank != 0) throw_mismatch(*found);
-      o = outcome_of(*found);
-      norm = gradient_norm_of(*found);
-    } else if (e.n_attempts % steps_unwatched == 0) {
-      found = e.fetch();
-    }
-    if (o != outcome::skipped || plan_.sends_nothing()) {
-      if (needs_outcome) ++e.graph_epoch;
+    const bool rule_waits = e.rule.needs_outcome();
+    e.watch.count_attempt(meter_.bytes_sent());
+    const detail::step_outcome found = learn_outcome(rule_waits);
+
+    // Local steps count, whether or not this rank left its gradient out, and refused ones, if other
+    // ranks count them.
+    if (found.kind != outcome::skipped || plan_.sends_nothing()) {
+      if (rule_waits) ++e.graph_epoch;
       e.rule.done(plan_, usable_lr());
       e.schedule.done(e.step, usable_lr());
       if (plan_.frees_averages) e.release_averages_memory();
-      e.alike = plan_.update != update_from::own_gradient;
-      e.refreshed = plan_.refreshes();
-      e.count_step(plan_, usable_lr());  // also a refused step, if other ranks count it
+      e.count_step(plan_, usable_lr());
       if (plan_.next_needs_outcome) warn();
     }
-    if (refused) throw invalid_input(refusal_);
-    report r = meter_.finish(o, e.compressed.bytes_between_nodes(), norm);
-    if (is_known) {
-      r.skipped_share = static_cast<float>(static_cast<double>(found->n_skipped) /
-                                           static_cast<double>(e.n_attempts));
-    }
-    if (!B::deferred) r.sent_of_dense = e.sent_of_dense();
-    if (found) e.watch(*found, plan_.sends_nothing(), true);
+    if (!refusal_.empty()) throw invalid_input(refusal_);
+
+    report r = meter_.finish(found.kind, e.exchange.bytes_between_nodes(), found.gradient_norm);
+    if (found.is_known) r.skipped_share = e.watch.share_of(found.scalars->counts.n_skipped);
+    if (!B::deferred)
+      r.sent_of_dense = e.watch.sent_of_dense(e.comm.size(), e.average.axis().n_elements());
+    if (found.scalars) e.watch.look(e, *found.scalars, plan_.sends_nothing(), true);
     if (veto_failure_) std::rethrow_exception(veto_failure_);
     return r;
+  }
+  /// Fetches the outcome if that costs nothing or the next step depends on it. Throws if a rank was
+  /// out of step.
+  [[nodiscard, gnu::cold]] detail::step_outcome learn_outcome(bool rule_waits) {
+    E& e = *e_;
+    detail::step_outcome found;
+    found.is_known = !B::deferred || rule_waits || plan_.next_needs_outcome;
+    if (!refusal_.empty()) {
+      e.wait();
+      (void)difference_of(take_mismatch(e.backend(), e.now()));  // collective: other ranks call it
+      if (found.is_known) found.kind = outcome::skipped;
+    } else if (found.is_known) {
+      e.wait();
+      const step_scalars now = take_mismatch(e.backend(), e.now());
+      if (now.verdict.written != 0) {
+        (void)difference_of(now);
+        detail::throw_written(e.step, now.verdict.written - 1, e.comm.where());
+      }
+      if (now.verdict.mismatched_rank != 0) throw_mismatch(now);
+      found.kind = outcome_of(now);
+      found.gradient_norm = gradient_norm_of(now);
+      found.scalars = now;
+    } else if (e.watch.must_look()) {
+      found.scalars = e.fetch();
+    }
+    return found;
   }
 
   /// Names the number that differs between ranks, or returns an empty text. Collective over the
@@ -298,14 +292,14 @@ class step_in_progress {
   /// empty: ranks learn of a mismatch at different times there.
   [[nodiscard, gnu::cold]] std::string difference_of(const step_scalars& found) {
     // mismatches of a model part, missing and mistaken slots may be found by one rank alone
-    const mismatch in = found.mismatched_in;
+    const mismatch in = found.verdict.mismatched_in;
     const bool alone = in == mismatch::part || in == mismatch::missing || in == mismatch::sender;
-    if (B::deferred || found.mismatched_rank == 0 || alone) return {};
+    if (B::deferred || found.verdict.mismatched_rank == 0 || alone) return {};
     std::vector<double> told;
     if (in == mismatch::arguments) {
       e_->visit_agreed_numbers(lr_, scale_, plan_,
                                [&](auto x) { told.push_back(static_cast<double>(x)); });
-      told.push_back(static_cast<double>(found.written) - 1);
+      told.push_back(static_cast<double>(found.verdict.written) - 1);
     }
     return detail::differing_number_text(e_->comm, told,
                                          [&](std::size_t i) { return e_->agreed_number_name(i); });
@@ -321,26 +315,37 @@ class step_in_progress {
   }
   /// Passes on the warning of the schedule, on rank 0.
   [[gnu::cold]] void warn() const {
-    if (e_->warn == nullptr || e_->comm.rank() != 0 || !e_->compressed.travels()) return;
-    if (const std::string text = e_->schedule.warning(); !text.empty()) e_->warn(text);
+    if (e_->hooks.warn == nullptr || e_->comm.rank() != 0 || !e_->exchange.travels()) return;
+    if (const std::string text = e_->schedule.warning(); !text.empty()) e_->hooks.warn(text);
   }
   /// Limit for clipping; 0: norms are not computed. A veto without clipping: FLT_MAX.
   [[nodiscard]] double largest_norm() const {
     const double largest = e_->rule.max_grad_norm();
-    return largest > 0 || !e_->veto ? largest : static_cast<double>(FLT_MAX);
+    return largest > 0 || !e_->hooks.veto ? largest : static_cast<double>(FLT_MAX);
   }
   [[nodiscard]] bool needs_norms() const { return largest_norm() > 0; }
+  /// In a step without a mean gradient: where clipping or a veto needs norms, computes them before
+  /// anything is sent. Returns true if it has.
+  bool clip_and_ask() {
+    const bool needed = needs_norms();
+    if (needed) {
+      average_squares();
+      clip_own();
+    }
+    ask_veto();
+    return needed;
+  }
   /// Asks the veto before anything has changed. The message of the exchange carries the answer;
   /// dense steps without an exchange gather it. If the veto throws, the step is called off, and the
   /// exception is rethrown at its end. Does nothing if there is no veto.
   [[gnu::cold]] void ask_veto() {
     E& e = *e_;
-    if (!e.veto) return;
+    if (!e.hooks.veto) return;
     const step_scalars now = e.fetch();
     const float norm = gradient_norm_of(now);
     bool own = false;
     try {
-      own = now.mismatched_rank == 0 && norm >= 0 && e.veto(norm);
+      own = now.verdict.mismatched_rank == 0 && norm >= 0 && e.hooks.veto(norm);
     } catch (...) {
       own = true;
       veto_failure_ = std::current_exception();
@@ -361,7 +366,7 @@ class step_in_progress {
   void clip_own() {
     if constexpr (compresses) {
       E& e = *e_;
-      if (plan_.average != averages::gradients) {
+      if (!plan_.averages_gradients()) {
         using squares = typename E::own_squares;
         const bool alone = plan_.sends_nothing();
         e.backend().launch(at_.n_tiles(), squares{{at_.tensors, at_.now}, at_.tiles, at_.sums});
@@ -375,16 +380,18 @@ class step_in_progress {
   /// Combines skips with the other parts of the model, if any; with `norms` also the norms that
   /// this step has just computed, which become norms of the whole model.
   void reduce_over_model(bool norms) {
-    const std::uint32_t plan = work_of_plan() | (needs_norms() ? 16U : 0U) | (e_->veto ? 32U : 0U);
+    const std::uint32_t plan =
+        work_of_plan() | (needs_norms() ? 16U : 0U) | (e_->hooks.veto ? 32U : 0U);
     e_->model_parts.reduce(e_->backend(), e_->now(), plan, norms, largest_norm());
   }
   /// True if all ranks have found a rank out of step; always false on a deferred backend.
   [[nodiscard]] bool diverged() {
     const step_scalars* const now = host_view<B>(e_->now());
-    return now != nullptr && now->mismatched_rank != 0;
+    return now != nullptr && now->verdict.mismatched_rank != 0;
   }
-  /// Averages the gradients exactly; computes their norm, if it is needed.
+  /// Averages the gradients exactly, if the plan says so; computes their norm, if it is needed.
   void average_gradients() {
+    if (!plan_.averages_gradients()) return;
     E& e = *e_;
     e.average.all_reduce(e.mean_message(), e.now(), largest_norm(), e.mean_destination_in(plan_));
     reduce_over_model(true);
@@ -392,12 +399,13 @@ class step_in_progress {
   /// In a refresh: averages the squares from which v is refreshed when the step ends.
   void average_squares() {
     if (!plan_.refreshes()) return;
-    if (!diverged()) e_->refresh.average(*e_);
+    if (!diverged()) e_->refresh.average(*e_, at_);
     if (!needs_norms()) reduce_over_model(true);  // else in `clip_own`, with own norms
   }
-  /// Updates v, equal on all ranks, from the mean gradient.
+  /// Updates v, equal on all ranks, beside an update that is not from the mean gradient.
   void update_shared_variance() {
-    e_->rule.dense_update(e_->mean(plan_), e_->at_average(e_->mask()));
+    if (plan_.averages_gradients())
+      e_->rule.dense_update(e_->mean(plan_), e_->at_average(e_->mask()));
   }
   /// Skips a local step on this rank alone if its gradient is not finite: no message reports it.
   void require_finite() {
@@ -417,15 +425,15 @@ class step_in_progress {
   }
   [[gnu::cold]] void send_known() {
     E& e = *e_;
-    if (plan_.average == averages::gradients) {
+    if (plan_.averages_gradients()) {
       for (; is_known(e.average); sent_early_ = true) {
         e.average.send_next(e.mean_message(), e.now(), e.mean_destination_in(plan_));
       }
     } else if constexpr (compresses) {
       // clipping needs the norm of all gradients
       const bool may_send = plan_.update == update_from::exchange && !needs_norms();
-      for (; may_send && is_known(e.compressed); sent_early_ = true) {
-        e.compressed.send_next(message(), args());
+      for (; may_send && is_known(e.exchange); sent_early_ = true) {
+        e.exchange.send_next(message(), args_);
       }
     }
   }
@@ -467,15 +475,17 @@ class step_in_progress {
     return plan_.update != update_from::mean_gradient && plan_.average != averages::nothing;
   }
   [[nodiscard]] auto message() const {
-    return e_->rule.message(e_->compressed.previous(e_->mask()), at_);
+    return e_->rule.message(e_->exchange.previous(e_->mask()), at_);
   }
-  [[nodiscard]] auto args() const { return e_->exchange_args(); }
 
   E* e_;
   float lr_, scale_;
   std::string refusal_;  ///< why the numbers cannot be used; empty: they can
   step_plan plan_;
-  step_context<B, typename E::param_type, typename E::gradient_type> at_;  ///< of this step
+  // What the passes work on. Buffers do not move while a step runs.
+  step_context<B, typename E::param_type, typename E::gradient_type>
+      at_;  ///< the layout of messages
+  typename E::exchange_type::args_type args_;
   detail::step_meter meter_;
   std::exception_ptr veto_failure_;
   bool sent_early_ = false;
