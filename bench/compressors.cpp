@@ -43,7 +43,7 @@ struct tile_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     float* const y = values + i * tile_elements;
     std::byte* const out = codes + i * tile_bytes;
-    if constexpr (onebit::WordCompressor<C>) {
+    if constexpr (onebit::detail::WordCompressor<C>) {
       auto sum = L::set(0.0F);
       for (std::size_t k = 0; k < tile_elements / word_elements; ++k) {
         float* const word = y + k * word_elements;
@@ -76,7 +76,7 @@ template <class C>
 class subject {
  public:
   explicit subject(C codec) : codec_(std::move(codec)) {
-    if constexpr (onebit::WordCompressor<C>) {
+    if constexpr (onebit::detail::WordCompressor<C>) {
       tile_bytes_ = tile_elements / word_elements * codec_.word_bytes;
     } else {
       tile_bytes_ = (codec_.tile_bytes(tile_elements) + 3) / 4 * 4;

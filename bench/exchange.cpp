@@ -36,7 +36,7 @@ std::vector<contender> contenders(const options& o) {
   const auto of = [&]<class C>(const char* name, const C& codec) {
     all.push_back(compressed("gather_scatter", name, onebit::gather_scatter{codec}));
     all.push_back(compressed("all_gather", name, onebit::all_gather{codec}));
-    if constexpr (onebit::WordCompressor<C>) {
+    if constexpr (onebit::detail::WordCompressor<C>) {
       const auto on_nodes = [codec, given = o.ranks_per_node](std::size_t ranks) {
         const int n = given != 0 ? given : ranks > 2 && ranks % 2 == 0 ? 2 : 1;
         return onebit::hierarchical{codec, n};

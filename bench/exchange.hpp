@@ -120,7 +120,7 @@ class dense_mean {
   }
 
  private:
-  using tensor = onebit::tensor_entry<float, float>;
+  using tensor = onebit::detail::tensor_entry<float, float>;
   void check() {
     expect_kept(onebit::outcome_of(
         onebit::fetch_scalars(backend_, now_.data(), comm_.rank(), comm_.size())));
@@ -156,10 +156,10 @@ struct expected_traffic {
 template <class C>
 std::uint64_t slot_bytes(const C& codec, std::size_t n, std::uint64_t chunks, int buckets = 1) {
   auto scales = onebit::granularity::vector();
-  if constexpr (onebit::WordCompressor<C>) scales = codec.scale_granularity();
+  if constexpr (onebit::detail::WordCompressor<C>) scales = codec.scale_granularity();
   std::vector<std::uint64_t> offsets;
   const onebit::layout axis(std::span(&n, 1), static_cast<int>(chunks), scales, buckets,
-                            onebit::WordCompressor<C> ? 0 : onebit::tile_words);
+                            onebit::detail::WordCompressor<C> ? 0 : onebit::tile_words);
   return onebit::make_slot_format(codec, axis, offsets).slot_bytes;
 }
 

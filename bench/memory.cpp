@@ -82,7 +82,7 @@ held train(const composition& what, std::size_t n) {
   const std::size_t before = active;
   held h;
   {
-    onebit::host_buffer<float> params(n), grads(n);
+    onebit::detail::host_buffer<float> params(n), grads(n);
     fill_random(params.data(), n, 1);
     std::vector<onebit::param_group<>> groups(1);
     groups[0].tensors.push_back({{params.data(), n}, {grads.data(), n}});

@@ -45,7 +45,7 @@ namespace {
 
 using namespace onebit_bench;
 using onebit::host;
-using onebit::host_buffer;
+using onebit::detail::host_buffer;
 using codec = onebit::sign<>;
 using view = onebit::gathered_view<codec>;
 using sender = onebit::sender<codec, host>;
@@ -63,11 +63,11 @@ struct scene {
   host backend;
   std::size_t n;
   host_buffer<float> params, grads;
-  onebit::tensor_entry<float, float> tensor;
+  onebit::detail::tensor_entry<float, float> tensor;
   host_buffer<float> variances;  ///< the rank's own
   float rho = 1;
   onebit::step_scalars now{.given = {.lr = 1e-7F}};
-  onebit::tensor_scalars numbers{.c = onebit::make_moments({0.9, 0.999, 1e-8})};
+  onebit::detail::tensor_scalars numbers{.c = onebit::make_moments({0.9, 0.999, 1e-8})};
   sender own;
   host_buffer<std::uint32_t> active;
   host_buffer<std::byte> agreed, slots;
@@ -83,7 +83,7 @@ struct scene {
         active(own.axis().n_words()),
         agreed(own.format().slot_bytes * pass_chunks),
         slots(agreed.size()) {
-    const onebit::slot_format& f = own.format();
+    const onebit::detail::slot_format& f = own.format();
     std::uint32_t x = 1;
     for (std::size_t i = 0; i + 4 <= agreed.size(); i += 4) {
       x = x * 1664525U + 1013904223U;
@@ -107,7 +107,7 @@ struct scene {
   [[nodiscard]] onebit::momentum_message<view, float, float> message() const {
     return {latest(), &tensor, &numbers, &now, units()};
   }
-  [[nodiscard]] onebit::direction_units units() const { return {variances.data(), &rho}; }
+  [[nodiscard]] onebit::detail::direction_units units() const { return {variances.data(), &rho}; }
   [[nodiscard]] view latest() const {
     return {codec{}, own.format(), agreed.data(), {active.data()}};
   }

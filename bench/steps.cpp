@@ -30,7 +30,7 @@ using groups = std::vector<onebit::param_group<>>;
 
 /// One rank's parameters and gradients: each tensor at a multiple of 64 bytes.
 struct rank_model {
-  onebit::host_buffer<float> params, grads;
+  onebit::detail::host_buffer<float> params, grads;
   const float* source;
   groups tensors;
 
@@ -71,7 +71,7 @@ void run(benchmark::State& state, const composition& what, bool mixed) {
   const std::vector<std::size_t> sizes = sizes_of(mixed);
   const auto n = static_cast<double>(step_parameters());
   const std::size_t room = rank_model::room(sizes);
-  onebit::host_buffer<float> random(room + step_ranks * rank_model::shift);
+  onebit::detail::host_buffer<float> random(room + step_ranks * rank_model::shift);
   fill_random(random.data(), random.size(), 1);
 
   rank_team team(step_ranks);

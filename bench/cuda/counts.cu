@@ -41,7 +41,7 @@ std::size_t n = 1'000'000;  // of the vector
 
 struct scene {
   onebit::cuda backend;
-  onebit::cuda_buffer<float> params, grads;
+  onebit::detail::cuda_buffer<float> params, grads;
   groups tensors;
 
   scene()
@@ -143,7 +143,7 @@ class counter {
     const onebit::cuda backend;
     std::vector<float> values(n);
     for (std::size_t i = 0; i < n; ++i) values[i] = static_cast<float>(i % 1000) / 1000 + 1;
-    std::vector<onebit::cuda_buffer<float>> x;
+    std::vector<onebit::detail::cuda_buffer<float>> x;
     for (int i = 0; i < 4; ++i) {
       x.push_back(backend.make_buffer<float>(n));
       backend.copy_in(x.back().data(), values.data(), n);

@@ -43,7 +43,7 @@ namespace {
 using namespace onebit_bench;
 using codec = onebit::sign<>;
 using view = onebit::gathered_view<codec>;
-using mean = onebit::mean_view<codec>;
+using mean = onebit::detail::mean_view<codec>;
 using sender = onebit::sender<codec, onebit::cuda>;
 
 constexpr int n_ranks = 2;
@@ -52,18 +52,18 @@ constexpr int n_ranks = 2;
 struct scene {
   onebit::cuda backend;
   std::size_t n;
-  onebit::cuda_buffer<onebit::step_scalars> now;
-  onebit::cuda_buffer<onebit::tensor_scalars> numbers;
+  onebit::detail::cuda_buffer<onebit::step_scalars> now;
+  onebit::detail::cuda_buffer<onebit::detail::tensor_scalars> numbers;
   sender own;
-  onebit::cuda_buffer<std::uint32_t> active;
+  onebit::detail::cuda_buffer<std::uint32_t> active;
 
   scene(cudaStream_t stream, std::size_t elements)
       : backend(stream),
         n(elements),
         now(backend.make_buffer<onebit::step_scalars>(1)),
-        numbers(onebit::to_buffer(
-            backend,
-            std::vector<onebit::tensor_scalars>{{.c = onebit::make_moments({0.9, 0.999, 1e-8})}})),
+        numbers(onebit::to_buffer(backend,
+                                  std::vector<onebit::detail::tensor_scalars>{
+                                      {.c = onebit::make_moments({0.9, 0.999, 1e-8})}})),
         own(codec{}, backend, std::span(&n, 1), n_ranks),
         active(backend.make_buffer<std::uint32_t>(own.axis().n_words())) {
     const onebit::step_scalars values{.given = {.lr = 1e-7F}};
@@ -73,8 +73,8 @@ struct scene {
   }
   [[nodiscard]] onebit::active_mask mask() const { return {active.data()}; }
   /// A slot from each rank: random signs, and scales of 0.5.
-  [[nodiscard]] onebit::cuda_buffer<std::byte> make_slots() {
-    const onebit::slot_format& f = own.format();
+  [[nodiscard]] onebit::detail::cuda_buffer<std::byte> make_slots() {
+    const onebit::detail::slot_format& f = own.format();
     auto slots = backend.make_buffer<std::byte>(f.slot_bytes * n_ranks);
     fill(reinterpret_cast<float*>(slots.data()), slots.bytes() / 4, 0, 1, 5, backend.stream());
     const std::vector<float> scales((f.status_at - f.scales_at) / sizeof(float), 0.5F);
@@ -84,13 +84,13 @@ struct scene {
     }
     return slots;
   }
-  [[nodiscard]] view latest(const onebit::cuda_buffer<std::byte>& slots) const {
+  [[nodiscard]] view latest(const onebit::detail::cuda_buffer<std::byte>& slots) const {
     return {codec{}, own.format(), slots.data(), mask()};
   }
-  [[nodiscard]] onebit::cuda_buffer<onebit::tensor_entry<float, float>> entry(float* params,
-                                                                              float* grads) const {
-    const onebit::tensor_entry<float, float> here{params, grads, 1.0F, 0.01F};
-    auto there = backend.make_buffer<onebit::tensor_entry<float, float>>(1);
+  [[nodiscard]] onebit::detail::cuda_buffer<onebit::detail::tensor_entry<float, float>> entry(
+      float* params, float* grads) const {
+    const onebit::detail::tensor_entry<float, float> here{params, grads, 1.0F, 0.01F};
+    auto there = backend.make_buffer<onebit::detail::tensor_entry<float, float>>(1);
     backend.copy_in(there.data(), &here, 1);
     return there;
   }
@@ -122,15 +122,17 @@ class encode_pass {
     return {s_.latest(agreed_), tensor_.data(), s_.numbers.data(), s_.now.data(), units()};
   }
   /// The rank's own v.
-  [[nodiscard]] onebit::direction_units units() const { return {variances_.data(), rho_.data()}; }
+  [[nodiscard]] onebit::detail::direction_units units() const {
+    return {variances_.data(), rho_.data()};
+  }
   [[nodiscard]] onebit::exchange_args<onebit::detail::undo_by_repeating> args() {
     return {s_.now.data(), s_.mask(), {}, {2}};
   }
 
   scene s_;
-  onebit::cuda_buffer<float> params_, grads_, variances_, rho_;
-  onebit::cuda_buffer<onebit::tensor_entry<float, float>> tensor_;
-  onebit::cuda_buffer<std::byte> agreed_, slots_;
+  onebit::detail::cuda_buffer<float> params_, grads_, variances_, rho_;
+  onebit::detail::cuda_buffer<onebit::detail::tensor_entry<float, float>> tensor_;
+  onebit::detail::cuda_buffer<std::byte> agreed_, slots_;
 };
 
 /// What a rank does with the chunk that it serves, here of n elements, half of the axis.
@@ -147,7 +149,7 @@ class serve_pass {
   void run() {
     const onebit::tile_range own = s_.own.axis().chunk_tiles(0);
     s_.backend.launch(own.end - own.begin,
-                      onebit::encode_kernel<codec, mean, feedback>{
+                      onebit::detail::encode_kernel<codec, mean, feedback>{
                           codec{},
                           average(),
                           feedback{{residual_.data()}, s_.own.format()},
@@ -172,8 +174,8 @@ class serve_pass {
     return {codec{}, s_.own.format(), received_.data(), n_ranks, 1.0F / n_ranks, {}};
   }
   scene s_;
-  onebit::cuda_buffer<std::byte> received_, served_;
-  onebit::cuda_buffer<float> residual_;
+  onebit::detail::cuda_buffer<std::byte> received_, served_;
+  onebit::detail::cuda_buffer<float> residual_;
 };
 
 class serve_commit_pass : public serve_pass {
@@ -240,7 +242,7 @@ class cub_transform_pass {
  private:
   std::size_t n_;
   onebit::cuda backend_;
-  onebit::cuda_buffer<float> x_, y_;
+  onebit::detail::cuda_buffer<float> x_, y_;
 };
 
 class cub_reduce_pass {
@@ -269,8 +271,8 @@ class cub_reduce_pass {
   }
   std::size_t n_;
   onebit::cuda backend_;
-  onebit::cuda_buffer<float> x_, sum_;
-  onebit::cuda_buffer<std::byte> scratch_;
+  onebit::detail::cuda_buffer<float> x_, sum_;
+  onebit::detail::cuda_buffer<std::byte> scratch_;
 };
 
 template <class Pass>

@@ -41,7 +41,7 @@ std::vector<std::size_t> sizes_of(bool mixed, std::size_t n) {
 struct rank_model {
   stopwatch watch;
   onebit::cuda backend;
-  onebit::cuda_buffer<float> params, grads, source;
+  onebit::detail::cuda_buffer<float> params, grads, source;
   groups tensors;
 
   rank_model(const std::vector<std::size_t>& sizes, int rank)

@@ -84,9 +84,9 @@ inline void fill(float* to, std::size_t n, float middle, float range, std::uint6
   check_cuda(cudaGetLastError(), "fill_kernel");
 }
 
-inline onebit::cuda_buffer<float> random_buffer(const onebit::cuda& backend, std::size_t n,
-                                                std::uint64_t seed, float middle = 0,
-                                                float range = 1) {
+inline onebit::detail::cuda_buffer<float> random_buffer(const onebit::cuda& backend, std::size_t n,
+                                                        std::uint64_t seed, float middle = 0,
+                                                        float range = 1) {
   auto b = backend.make_buffer<float>(n);
   fill(b.data(), n, middle, range, seed, backend.stream());
   return b;
@@ -115,13 +115,13 @@ class plain_adam {
  private:
   std::size_t n_;
   cudaStream_t stream_;
-  onebit::cuda_buffer<float> x_, g_, m_, v_;
+  onebit::detail::cuda_buffer<float> x_, g_, m_, v_;
 };
 
 /// Throws unless the ranks' buffers, a pointer to each, have the same bits.
-inline void expect_same(const std::vector<const onebit::cuda_buffer<float>*>& of_ranks) {
+inline void expect_same(const std::vector<const onebit::detail::cuda_buffer<float>*>& of_ranks) {
   std::vector<float> first(of_ranks[0]->size()), other(first.size());
-  const auto fetch = [](std::vector<float>& to, const onebit::cuda_buffer<float>& from) {
+  const auto fetch = [](std::vector<float>& to, const onebit::detail::cuda_buffer<float>& from) {
     check_cuda(cudaMemcpy(to.data(), from.data(), from.bytes(), cudaMemcpyDefault), "cudaMemcpy");
   };
   fetch(first, *of_ranks[0]);

@@ -13,7 +13,7 @@
 
 namespace ablations {
 
-using floats = onebit::host_buffer<float>;
+using floats = onebit::detail::host_buffer<float>;
 using step_context = onebit::step_context<onebit::host, float, float>;
 
 /// The sign without error feedback: the compression error is not sent later. Only for collectives

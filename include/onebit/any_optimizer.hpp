@@ -114,7 +114,7 @@ class any_optimizer {
 
   /// @{
   /// As in optimizer.
-  [[nodiscard]] known_checkpoints& checkpoints() { return impl().checkpoints(); }
+  [[nodiscard]] detail::known_checkpoints& checkpoints() { return impl().checkpoints(); }
   [[nodiscard]] communicator transport() const { return impl().transport(); }
   [[nodiscard]] int rank() const { return impl().rank(); }
   [[nodiscard]] int size() const { return impl().size(); }
@@ -169,7 +169,7 @@ class any_optimizer {
     virtual void save(std::ostream& out) = 0;
     virtual void load(std::istream& in, resume_with with) = 0;
     virtual void load_old_job(std::size_t n_ranks, opener open, resume_with with) = 0;
-    [[nodiscard]] virtual known_checkpoints& checkpoints() = 0;
+    [[nodiscard]] virtual detail::known_checkpoints& checkpoints() = 0;
     [[nodiscard]] virtual communicator transport() const = 0;
     [[nodiscard]] virtual int rank() const = 0;
     [[nodiscard]] virtual int size() const = 0;
@@ -245,7 +245,7 @@ class any_optimizer {
         refuse("load_old_job", "its rule cannot go on with other ranks");
       }
     }
-    [[nodiscard]] known_checkpoints& checkpoints() override { return o.checkpoints(); }
+    [[nodiscard]] detail::known_checkpoints& checkpoints() override { return o.checkpoints(); }
     [[nodiscard]] communicator transport() const override { return o.transport(); }
     [[nodiscard]] int rank() const override { return o.rank(); }
     [[nodiscard]] int size() const override { return o.size(); }

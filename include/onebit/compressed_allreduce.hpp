@@ -188,7 +188,7 @@ struct allreduce_state {
 /// messages. Source: 1-bit Adam (arXiv 2102.02888), section 4.2, with data as the momentum.
 template <class C = gather_scatter<sign<>>, class T = float, class B = host>
 class compressed_allreduce {
-  static_assert(Element<T>, "onebit: data must be float, bf16 or fp16");
+  static_assert(detail::Element<T>, "onebit: data must be float, bf16 or fp16");
   using state = detail::allreduce_state<detail::collective_for<C>, T, B>;
 
  public:

@@ -61,9 +61,9 @@ template <class R, class S, class C, class P, class G>
 class optimizer {
   static_assert(detail::can_be_trained<P, std::remove_const_t<G>>,
                 "onebit: parameters must be float, bf16 or fp16, gradients the same or const");
-  using engine_type = engine<R, S, detail::collective_for<C>, P, G>;
+  using engine_type = detail::engine<R, S, detail::collective_for<C>, P, G>;
   using B = typename R::backend_type;
-  using parts = running<engine_type>;
+  using parts = detail::running<engine_type>;
 
  public:
   using groups_type = std::vector<param_group<P, G>>;      ///< tensors to train
@@ -248,7 +248,7 @@ class optimizer {
   }
 
   /// Checkpoints that this object has loaded from directories, or saved to them.
-  [[nodiscard]] known_checkpoints& checkpoints() { return checkpoints_; }
+  [[nodiscard]] detail::known_checkpoints& checkpoints() { return checkpoints_; }
   /// The transport, for collectives of the trainer between steps. They count as the optimizer's.
   [[nodiscard]] communicator transport() const { return parts_->engine.comm; }
   [[nodiscard]] int rank() const { return parts_->engine.comm.rank(); }  ///< number of this rank
@@ -301,7 +301,7 @@ class optimizer {
   // the class (clang 14); these can, and are empty where no public function calls them.
   [[gnu::cold]] void take(const std::vector<given_moments>& moments, std::uint64_t steps);
   [[nodiscard, gnu::cold]] std::vector<tensor_moments> read_moments();
-  [[gnu::cold]] void read_old_job(std::size_t n_ranks, old_files files, resume_with with);
+  [[gnu::cold]] void read_old_job(std::size_t n_ranks, detail::old_files files, resume_with with);
   [[nodiscard]] step_scalars now() { return parts_->engine.fetch(); }
   [[nodiscard]] const communicator& comm() const { return parts_->engine.comm; }
   [[nodiscard]] std::string where() const { return comm().where(); }
@@ -318,7 +318,7 @@ class optimizer {
 
   std::unique_ptr<parts> parts_;  ///< on the heap: stay in place when the optimizer moves
   std::string name_;
-  known_checkpoints checkpoints_;
+  detail::known_checkpoints checkpoints_;
 };
 
 // Definitions of the calls.
@@ -459,7 +459,7 @@ std::vector<tensor_moments> optimizer<R, S, C, P, G>::read_moments() {
 }
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::read_old_job([[maybe_unused]] std::size_t n_ranks,
-                                            [[maybe_unused]] old_files files,
+                                            [[maybe_unused]] detail::old_files files,
                                             [[maybe_unused]] resume_with with) {
   if constexpr (resumes) {
     const detail::standard_arithmetic arithmetic;

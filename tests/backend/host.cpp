@@ -26,7 +26,7 @@ struct throws_at {
 
 // Lanes as a compiler makes them that may reassociate sums, divide by multiplying with reciprocals,
 // drop a zero that is added, take no number for a NaN, or contract products and sums.
-using plain = onebit::portable_lanes;
+using plain = onebit::detail::portable_lanes;
 struct reassociated : plain {
   static value add(const value& a, const value&) { return a; }  // (a + b) - b is a
   static value sub(const value& a, const value&) { return a; }

@@ -137,9 +137,9 @@ TEST_CASE("lanes: a product and a sum are two roundings, fma is one") {
 }
 
 TEST_CASE("lanes: first(n) has n bits") {
-  CHECK(onebit::host_lanes::first(0) == 0);
-  CHECK(onebit::host_lanes::first(5) == 31U);
-  CHECK(onebit::host_lanes::first(32) == ~0U);
+  CHECK(onebit::detail::host_lanes::first(0) == 0);
+  CHECK(onebit::detail::host_lanes::first(5) == 31U);
+  CHECK(onebit::detail::host_lanes::first(32) == ~0U);
 }
 
 TEST_CASE("lanes: sums run in the documented order") {

@@ -155,7 +155,7 @@ TEST_CASE("dense in bf16 by the transport: one that has no such sum is refused, 
     void all_gather(const void* s, void* r, std::size_t n) { inner.all_gather(s, r, n); }
     void all_reduce_sum(float* d, std::size_t n) { inner.all_reduce_sum(d, n); }
   };
-  static_assert(!onebit::HalfSummingTransport<floats_only>);
+  static_assert(!onebit::detail::HalfSummingTransport<floats_only>);
   const auto told = on_ranks(2, [](onebit::threads t) {
     return thrown<onebit::invalid_input>([&] {
       const std::vector<std::size_t> sizes = {10};

@@ -78,8 +78,8 @@ class lazy {
   onebit::threads inner_;
 };
 
-static_assert(onebit::StartingTransport<lazy>);
-static_assert(!onebit::StartingTransport<onebit::threads>);
+static_assert(onebit::detail::StartingTransport<lazy>);
+static_assert(!onebit::detail::StartingTransport<onebit::threads>);
 
 using flat = std::vector<float>;
 
@@ -319,7 +319,8 @@ TEST_CASE(
       for (std::uint32_t i = 0; i < t.n; ++i) active.data()[t.word + i / 32] |= 1U << (i % 32);
     }
     onebit::step_scalars now{.given = {.rank = static_cast<std::uint32_t>(rank)}};
-    const onebit::exchange_args<onebit::undo_in_buffer> turn{&now, {active.data()}, {undo.data()}};
+    const onebit::exchange_args<onebit::detail::undo_in_buffer> turn{
+        &now, {active.data()}, {undo.data()}};
     x.start(x.allocate({.previous = true}), {});
     x.count_active(turn.active);
     std::vector<flat> agreed;
@@ -332,22 +333,22 @@ TEST_CASE(
       const auto heard = x.latest(turn.active);
       using view = std::remove_const_t<decltype(heard)>;
       backend.launch(x.axis().tiles().size(),
-                     onebit::flatten_kernel<view>{heard, x.sender().tiles(), copy.data()});
+                     onebit::detail::flatten_kernel<view>{heard, x.sender().tiles(), copy.data()});
       x.finish(turn);
     }
     return agreed;
   };
   const auto two = on_ranks(6, [&](onebit::threads t) {
-    onebit::hierarchical_exchange<onebit::sign<>, onebit::host> x({}, onebit::communicator(t),
-                                                                  onebit::host(), sizes, 2);
+    onebit::detail::hierarchical_exchange<onebit::sign<>, onebit::host> x(
+        {}, onebit::communicator(t), onebit::host(), sizes, 2);
     auto agreed = agree(x, t.rank() / 2, t.rank());
     // 12 steps of two phases to two other nodes; slots of a sixth of the words
     CHECK(x.bytes_between_nodes() == 12 * 2 * 2 * x.slot_bytes());
     return agreed;
   });
   const auto flat_ranks = on_ranks(3, [&](onebit::threads t) {
-    onebit::gather_scatter_exchange<onebit::sign<>, onebit::host> x({}, onebit::communicator(t),
-                                                                    onebit::host(), sizes, 2);
+    onebit::detail::gather_scatter_exchange<onebit::sign<>, onebit::host> x(
+        {}, onebit::communicator(t), onebit::host(), sizes, 2);
     return agree(x, t.rank(), t.rank());
   });
   for (const auto& rank : two) CHECK(rank == flat_ranks[0]);

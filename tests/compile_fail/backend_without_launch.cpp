@@ -9,8 +9,8 @@
 
 struct incomplete {
   template <class T>
-  onebit::host_buffer<T> make_buffer(std::size_t n) const {
-    return onebit::host_buffer<T>(n);
+  onebit::detail::host_buffer<T> make_buffer(std::size_t n) const {
+    return onebit::detail::host_buffer<T>(n);
   }
 };
 

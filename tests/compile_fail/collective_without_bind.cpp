@@ -8,7 +8,7 @@
 
 struct no_bind : onebit::collective_defaults {
   template <class B>
-  using exchange = onebit::gather_scatter_exchange<onebit::identity, B>;
+  using exchange = onebit::detail::gather_scatter_exchange<onebit::identity, B>;
 };
 
 int main() {

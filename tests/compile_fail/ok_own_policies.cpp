@@ -49,8 +49,8 @@ struct own_backend {
   template <class Kernel>
   void launch(std::size_t, const Kernel&) const {}
   template <class T>
-  onebit::host_buffer<T> make_buffer(std::size_t n) const {
-    return onebit::host_buffer<T>(n);
+  onebit::detail::host_buffer<T> make_buffer(std::size_t n) const {
+    return onebit::detail::host_buffer<T>(n);
   }
   template <class T>
   void copy_in(T*, const T*, std::size_t) const {}

@@ -31,7 +31,8 @@ struct decode_may_throw {
 struct encode_may_throw : decode_may_throw {
   void decode(const std::byte*, std::size_t, float*) const noexcept {}
 };
-static_assert(!onebit::Compressor<decode_may_throw> && onebit::TileCompressor<encode_may_throw>);
+static_assert(!onebit::Compressor<decode_may_throw> &&
+              onebit::detail::TileCompressor<encode_may_throw>);
 
 /// Plain floats, of which `spoilt` makes what is sent: of value i, and the tile's mean magnitude.
 struct useless {

@@ -109,13 +109,13 @@ struct kept_residual {
   static std::string name() { return "quantized, by tile"; }
   std::size_t tile_bytes(std::size_t n) const { return (n + 31) / 32 * n_bytes; }
   void encode(const float* values, std::size_t n, std::byte* out) const {
-    using L = onebit::portable_lanes;
+    using L = onebit::detail::portable_lanes;
     for (std::size_t i = 0; i < n; i += 32, out += n_bytes) {
       codec.template encode<L>(out, L::load(values + i, static_cast<std::uint32_t>(n - i)));
     }
   }
   void decode(const std::byte* in, std::size_t n, float* values) const noexcept {
-    using L = onebit::portable_lanes;
+    using L = onebit::detail::portable_lanes;
     for (std::size_t i = 0; i < n; i += 32, in += n_bytes) {
       const auto left = static_cast<std::uint32_t>(std::min<std::size_t>(n - i, 32));
       L::store(values + i, codec.template decode<L>(in, unbounded), left);

@@ -74,7 +74,7 @@ struct count_raised {
 /// Writes the mean of the ranks' messages on the flat axis.
 template <class C>
 struct mean_kernel {
-  onebit::mean_view<C> mean;
+  onebit::detail::mean_view<C> mean;
   const onebit::tile* tiles;
   float* to;
 
@@ -98,7 +98,7 @@ void check_mean(B& backend, const C& codec, int n_ranks) {
   const std::vector<std::size_t> sizes = {4096, 4096 + 384, 1000, 40};
   const onebit::layout axis(sizes, 1, onebit::granularity::layer());
   std::vector<std::uint64_t> offsets;
-  const onebit::slot_format format = onebit::make_slot_format(codec, axis, offsets);
+  const onebit::detail::slot_format format = onebit::make_slot_format(codec, axis, offsets);
   const auto n = static_cast<std::size_t>(n_ranks);
   const auto any = [](std::size_t r, std::uint64_t what, std::size_t i) {
     return (r + i) % 3 == 0 ? (i % 2 == 0 ? 0.0F : -0.0F) : noise(2, r, what, i);
@@ -214,7 +214,7 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
       CHECK(downloaded(backend, n_ended).front() == 0);
     }
     // the same as a single kernel, as devices run it
-    const onebit::then_once<backend_suite::raise_each, backend_suite::count_raised> both{
+    const onebit::detail::then_once<backend_suite::raise_each, backend_suite::count_raised> both{
         onebit::calls{backend_suite::raise_each{flags.data()}, n},
         backend_suite::count_raised{flags.data(), n, total.data()}, n_ended.data()};
     backend.launch(both.launches(), both);

@@ -171,7 +171,7 @@ class driven_exchange final : public driven {
   }
 
  private:
-  static constexpr onebit::exchange_memory memory{.previous = true};
+  static constexpr onebit::detail::exchange_memory memory{.previous = true};
   struct doubled {
     template <class L>
     struct reader {
@@ -185,7 +185,7 @@ class driven_exchange final : public driven {
     }
   };
   [[nodiscard]] auto turn() { return x_.args(&now, x_.mask(), {.most = most}); }
-  std::conditional_t<dense, X, onebit::stateful_exchange<X>> x_;
+  std::conditional_t<dense, X, onebit::detail::stateful_exchange<X>> x_;
   onebit::host backend_;
   const float* values_ = nullptr;
 };
@@ -276,7 +276,7 @@ struct gather_scatter_of {
   static C codec() { return {}; }
   static auto make(const onebit::communicator& w, onebit::host backend,
                    const std::vector<std::size_t>& sizes) {
-    return onebit::gather_scatter_exchange<C, onebit::host>(codec(), w, backend, sizes);
+    return onebit::detail::gather_scatter_exchange<C, onebit::host>(codec(), w, backend, sizes);
   }
 };
 template <class C>

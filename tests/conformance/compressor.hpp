@@ -258,7 +258,7 @@ TEST_CASE_TEMPLATE_DEFINE("compressor", Model, compressor_conformance) {
   onebit::check_compressor<C>();
   CAPTURE(onebit::policy_name(codec));
   CHECK(onebit::policy_name(codec) != "custom");
-  if constexpr (onebit::WordCompressor<C>) {
+  if constexpr (onebit::detail::WordCompressor<C>) {
     compressor_suite::check_word_compressor(codec);
   } else {
     compressor_suite::check_tile_compressor(codec);

@@ -202,7 +202,7 @@ template <class Field, class Sender, class B>
 flat copied(const Field& field, Sender& at, B& backend) {
   auto to = backend.template make_buffer<float>(at.flat_elements());
   backend.launch(at.axis().tiles().size(),
-                 onebit::flatten_kernel<Field>{field, at.tiles(), to.data()});
+                 onebit::detail::flatten_kernel<Field>{field, at.tiles(), to.data()});
   return flat(to.data(), to.data() + to.size());
 }
 

@@ -160,7 +160,7 @@ std::vector<std::string> transport_failures(T& transport, std::size_t largest = 
     if (!everyone_has(x)) fail("all_reduce_sum" + in + " gave different bits on some ranks");
   }
 
-  bool sums_halves = onebit::HalfSummingTransport<T>;
+  bool sums_halves = onebit::detail::HalfSummingTransport<T>;
   if constexpr (std::is_same_v<T, onebit::communicator>) {  // support depends on its transport
     try {
       transport.require_half_sums();
@@ -168,7 +168,7 @@ std::vector<std::string> transport_failures(T& transport, std::size_t largest = 
       sums_halves = false;
     }
   }
-  if constexpr (onebit::HalfSummingTransport<T>)
+  if constexpr (onebit::detail::HalfSummingTransport<T>)
     if (sums_halves) {
       for (const std::size_t n :
            {std::size_t{1}, std::size_t{0}, std::size_t{7}, std::size_t{5001}}) {

@@ -615,8 +615,9 @@ TEST_CASE("a payload without a stream only counts; what it counts is what is wri
   onebit::detail::write_checkpoint(file, write);
   CHECK(file.str().size() == counts.size() + 24);
 
-  const auto read = [&](std::uint64_t& s, std::vector<double>& n, onebit::host_buffer<float>& v,
-                        std::size_t n_norms, std::size_t n_values) {
+  const auto read = [&](std::uint64_t& s, std::vector<double>& n,
+                        onebit::detail::host_buffer<float>& v, std::size_t n_norms,
+                        std::size_t n_values) {
     std::istringstream in(file.str());
     onebit::detail::payload_reader reader(in);
     reader.scalar(s);
@@ -627,7 +628,7 @@ TEST_CASE("a payload without a stream only counts; what it counts is what is wri
   };
   std::uint64_t read_step = 0;
   std::vector<double> read_norms;
-  onebit::host_buffer<float> read_values;
+  onebit::detail::host_buffer<float> read_values;
   read(read_step, read_norms, read_values, 3, 33);
   CHECK(read_step == 7);
   CHECK(read_norms == norms);

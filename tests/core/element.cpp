@@ -141,8 +141,9 @@ TEST_CASE("element: conversions are constant expressions") {
   static_assert(onebit::to_float(onebit::to_fp16(65504.0F)) == 65504.0F);
   static_assert(onebit::to_fp16(65520.0F).bits == 0x7C00U);
   static_assert(onebit::to_fp16(0x1p-24F).bits == 1U);
-  static_assert(onebit::Element<float> && onebit::Element<bf16> && onebit::Element<fp16>);
-  static_assert(!onebit::Element<double> && !onebit::Element<std::uint16_t>);
+  static_assert(onebit::detail::Element<float> && onebit::detail::Element<bf16> &&
+                onebit::detail::Element<fp16>);
+  static_assert(!onebit::detail::Element<double> && !onebit::detail::Element<std::uint16_t>);
 }
 
 TEST_CASE("element: a framework's own 16-bit values are viewed, not copied") {

@@ -12,7 +12,7 @@
 
 namespace {
 
-using onebit::memory_view;
+using onebit::detail::memory_view;
 
 template <class T>
 struct wrapped {

@@ -84,7 +84,7 @@ TEST_CASE("cuda: a graph runs what was captured, as often as it is launched") {
   const onebit::cuda backend(s.handle);
   auto counts = backend.make_buffer<std::uint32_t>(100);
   const auto launch = [&] { backend.launch(100, backend_suite::count_calls{counts.data()}); };
-  auto graph = onebit::cuda_graph::capture(s.handle, [&] {
+  auto graph = onebit::detail::cuda_graph::capture(s.handle, [&] {
     launch();
     launch();
   });
@@ -99,8 +99,8 @@ TEST_CASE("cuda: a graph runs what was captured, as often as it is launched") {
   CHECK_THROWS_AS(graph.launch(s.handle), onebit::invalid_input);
 
   // one that fails leaves the stream as it was
-  CHECK_THROWS_AS((void)onebit::cuda_graph::capture(s.handle, [] { throw 1; }), int);
-  CHECK_THROWS_AS((void)onebit::cuda_graph::capture(s.handle, [&] { backend.wait(); }),
+  CHECK_THROWS_AS((void)onebit::detail::cuda_graph::capture(s.handle, [] { throw 1; }), int);
+  CHECK_THROWS_AS((void)onebit::detail::cuda_graph::capture(s.handle, [&] { backend.wait(); }),
                   onebit::backend_error);
   launch();
   CHECK(downloaded(backend, counts).back() == 13);

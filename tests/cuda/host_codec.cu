@@ -21,5 +21,5 @@ using backend_type = onebit::cuda;
 #endif
 
 void launch_one(backend_type backend) {
-  backend.launch(1, onebit::detail::finite_kernel<onebit::mean_view<host_codec>>{});
+  backend.launch(1, onebit::detail::finite_kernel<onebit::detail::mean_view<host_codec>>{});
 }

@@ -53,7 +53,7 @@ std::vector<float> some(std::size_t n, std::uint64_t seed) {
 /// Six steps of what `make` makes of one tensor and another; gives the parameters.
 template <class Vector, class Backend, class Memory, class Groups>
 std::vector<float> train(Backend backend, Memory memory, const Groups& groups_of) {
-  const auto memory_of = [](Vector& v) { return onebit::memory_view<float>(v).data(); };
+  const auto memory_of = [](Vector& v) { return onebit::detail::memory_view<float>(v).data(); };
   Vector x(some(n_first, 1)), g(some(n_first, 2)), y(some(n_second, 3)), h(some(n_second, 4));
   {
     auto o =
@@ -102,11 +102,12 @@ TEST_CASE("cuda memory: device vectors of Thrust and spans of cuda::std are tens
   CHECK(train<vector>(device.backend(), device.memory(), as_spans) == expected);
 
   const vector constant(some(10, 1));
-  const onebit::memory_view<const float> view(constant);
+  const onebit::detail::memory_view<const float> view(constant);
   CHECK(view.size() == 10);
   CHECK(view.data() == thrust::raw_pointer_cast(constant.data()));
-  static_assert(!std::is_constructible_v<onebit::memory_view<float>, const vector&>);
-  static_assert(!std::is_constructible_v<onebit::memory_view<float>, vector>);  // it would dangle
+  static_assert(!std::is_constructible_v<onebit::detail::memory_view<float>, const vector&>);
+  static_assert(
+      !std::is_constructible_v<onebit::detail::memory_view<float>, vector>);  // it would dangle
 }
 
 TEST_CASE("cuda memory: CUDA's own 16-bit types are bf16 and fp16") {
@@ -121,16 +122,17 @@ TEST_CASE("cuda memory: CUDA's own 16-bit types are bf16 and fp16") {
       CHECK(static_cast<void*>(t.params.data()) == params);
       CHECK(t.params.size() == 3);
     }
-    const onebit::memory_view<const T> view(static_cast<const X*>(grads), 2);
+    const onebit::detail::memory_view<const T> view(static_cast<const X*>(grads), 2);
     CHECK(static_cast<const void*>(view.data()) == grads);
-    static_assert(!std::is_constructible_v<onebit::memory_view<T>, const X*, int>);  // is const
-    static_assert(!std::is_constructible_v<onebit::memory_view<float>, X*, int>);
+    static_assert(
+        !std::is_constructible_v<onebit::detail::memory_view<T>, const X*, int>);  // is const
+    static_assert(!std::is_constructible_v<onebit::detail::memory_view<float>, X*, int>);
     params[0] = X(-1.5F);
     CHECK(onebit::to_float(group.tensors[0].params[0]) == -1.5F);
   };
   check(onebit::bf16{}, __nv_bfloat16{});
   check(onebit::fp16{}, __half{});
-  static_assert(!std::is_constructible_v<onebit::memory_view<onebit::bf16>, __half*, int>);
+  static_assert(!std::is_constructible_v<onebit::detail::memory_view<onebit::bf16>, __half*, int>);
 }
 
 TEST_CASE("cuda memory: a resource of CCCL under a backend") {

@@ -204,7 +204,7 @@ class starting_echo : public echo {
     return {};
   }
 };
-static_assert(onebit::StartingTransport<starting_echo>);
+static_assert(onebit::detail::StartingTransport<starting_echo>);
 
 /// Throws in the collective that it is told, before it enqueues anything.
 class failing_echo : public echo {
@@ -424,15 +424,16 @@ TEST_CASE("deferred: through staging memory, as over MPI") {
 TEST_CASE("deferred: ranks at different steps are told once, by settle") {
   const auto say = [](auto t, auto backend) -> std::uint64_t {
     using B = decltype(backend);
-    onebit::gather_scatter_exchange<onebit::sign<>, B> x({}, onebit::communicator(t), backend,
-                                                         small);
+    onebit::detail::gather_scatter_exchange<onebit::sign<>, B> x({}, onebit::communicator(t),
+                                                                 backend, small);
     x.start(x.allocate({.previous = true}), {});
     auto params = backend.template make_buffer<float>(x.sender().flat_elements());
     auto now = backend.template make_buffer<onebit::step_scalars>(1);
     const auto rank = static_cast<std::uint32_t>(t.rank());
     const onebit::step_scalars own{.given = {.number = 7U + rank, .rank = rank}};
     backend.copy_in(now.data(), &own, 1);
-    const onebit::exchange_args<onebit::undo_in_buffer> turn{now.data(), {}, {params.data()}};
+    const onebit::exchange_args<onebit::detail::undo_in_buffer> turn{
+        now.data(), {}, {params.data()}};
     x.all_reduce(onebit::flat_field{params.data()}, turn);
     x.finish(turn);
     const int other = 1 - t.rank();

@@ -18,12 +18,12 @@
 namespace deepspeed {
 
 using onebit::gradients_of;
-using onebit::moments_constants;
 using onebit::parameters_of;
 using onebit::step_context;
 using onebit::step_scalars;
-using onebit::tensor_entry;
 using onebit::tile;
+using onebit::detail::moments_constants;
+using onebit::detail::tensor_entry;
 
 /// Message. Stage A: base + g. Stage B: base + (sum of local steps, with this one) * denominator.
 template <class P, class G>
@@ -257,7 +257,7 @@ class zero_one_rule : public onebit::rule_defaults {
   /// Makes a dense step.
   template <class View, class P, class G>
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
-    at.launch(onebit::variance_kernel<View>{gradient, at.tiles, v_.data(), at.scalars});
+    at.launch(onebit::detail::variance_kernel<View>{gradient, at.tiles, v_.data(), at.scalars});
     step(gradient, at, nullptr, [&](const auto& kernel) { at.launch(kernel); });
   }
   template <class View, class P, class G>
@@ -272,8 +272,8 @@ class zero_one_rule : public onebit::rule_defaults {
   void local_step(const onebit::step_plan&, const step_context<B, P, G>& at) {
     step(onebit::gradient_message<P, G>{at.tensors, at.now}, at, sum_.data(),
          [&](const auto& kernel) { at.launch(kernel); });
-    at.backend.launch(lr_sum_.size(),
-                      onebit::sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, false});
+    at.backend.launch(lr_sum_.size(), onebit::detail::sum_lr_kernel<P, G>{
+                                          lr_sum_.data(), at.tensors, at.now, false});
   }
   template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
@@ -282,7 +282,7 @@ class zero_one_rule : public onebit::rule_defaults {
     update(zero_one_sync_kernel<View, P, G>{latest, at.tiles, at.tensors, m_.data(), v_.data(),
                                             sum_.data(), lr_sum_.data(), at.now, c_});
     at.launch(lr_sum_.size(),
-              onebit::sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
+              onebit::detail::sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
   }
   void done(const onebit::step_plan& plan, float lr) {
     if (plan.update == onebit::update_from::exchange && stage_b_) sum_lr_ = 0;

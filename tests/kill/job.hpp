@@ -116,14 +116,14 @@ class struck {
     carry([&] { inner_.all_reduce_sum(data, n); });
   }
   auto start_all_to_all(const void* send, void* receive,
-                        std::size_t n) requires onebit::StartingTransport<T> {
+                        std::size_t n) requires onebit::detail::StartingTransport<T> {
     striker_->collective(false);
     auto request = inner_.start_all_to_all(send, receive, n);
     striker_->collective(true);
     return request;
   }
   auto start_all_gather(const void* send, void* receive,
-                        std::size_t n) requires onebit::StartingTransport<T> {
+                        std::size_t n) requires onebit::detail::StartingTransport<T> {
     striker_->collective(false);
     auto request = inner_.start_all_gather(send, receive, n);
     striker_->collective(true);
@@ -158,7 +158,7 @@ class with_all_shards {
   void save(std::ostream& out) { o_->save(out); }
   void load(std::istream& in, auto... with) { o_->load(in, with...); }
   [[nodiscard]] onebit::communicator transport() const { return onebit::communicator(all_); }
-  [[nodiscard]] onebit::known_checkpoints& checkpoints() { return o_->checkpoints(); }
+  [[nodiscard]] onebit::detail::known_checkpoints& checkpoints() { return o_->checkpoints(); }
 
  private:
   Optimizer* o_;

@@ -376,7 +376,7 @@ TEST_CASE("what is no old job is refused on all ranks, with nothing changed [loa
       const auto after = saved(o);
       // the card tells the parameters, which were restored for it; the first checksum is of it too
       const std::size_t card = 24 + sizeof(onebit::detail::checkpoint_header);
-      const std::size_t of_tensor = sizeof(onebit::bias_decay) + sizeof(double);
+      const std::size_t of_tensor = sizeof(onebit::detail::bias_decay) + sizeof(double);
       const std::size_t first = card + 100 + data.params.size() * of_tensor;
       CHECK(before.substr(first) == after.substr(first));
       return text;

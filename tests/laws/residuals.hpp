@@ -23,7 +23,7 @@ void add_tiles(Sender& s, onebit::tile_range tiles, const Field& field, double w
                by_element& sum) {
   for (auto k = tiles.begin; k < tiles.end; ++k) {
     const onebit::tile& tile = s.axis().tiles()[k];
-    const auto value = field.template at<onebit::portable_lanes>(tile, k);
+    const auto value = field.template at<onebit::detail::portable_lanes>(tile, k);
     for (std::uint32_t i = 0; i < tile.n; ++i) {
       sum[tile.tensor][tile.offset + i] += weight * static_cast<double>(value(i / 32).lane[i % 32]);
     }
@@ -39,7 +39,8 @@ void add_residuals(Optimizer& o, by_element& sum) {
       [&](auto& s, onebit::tile_range tiles, bool every_rank) {
         add_tiles(s, tiles, s.residual(o.active()), 1.0 / (every_rank ? ranks : nodes), sum);
       },
-      [&](auto& s, onebit::tile_range tiles, const auto& residual, const onebit::slot_format& f) {
+      [&](auto& s, onebit::tile_range tiles, const auto& residual,
+          const onebit::detail::slot_format& f) {
         add_tiles(s, tiles, onebit::detail::served_field{residual, f}, 1.0, sum);
       });
 }

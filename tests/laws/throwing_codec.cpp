@@ -49,7 +49,7 @@ struct fragile : int8_tile {
     int8_tile::encode(values, n, out);
   }
 };
-static_assert(onebit::TileCompressor<fragile>);
+static_assert(onebit::detail::TileCompressor<fragile>);
 
 /// Ten tiles, so that three threads share them; five in each rank's chunk.
 const std::vector<std::size_t> sizes(10, 64);

@@ -108,11 +108,12 @@ class emulated_buffer {
   void release() {
     if (memory_.size() > 0) stream_->freed();
     if (memory_.size() > 0 && !stream_->idle()) {
-      stream_->push([kept = std::make_shared<onebit::host_buffer<T>>(std::move(memory_))] {});
+      stream_->push(
+          [kept = std::make_shared<onebit::detail::host_buffer<T>>(std::move(memory_))] {});
     }
     memory_ = {};
   }
-  onebit::host_buffer<T> memory_;
+  onebit::detail::host_buffer<T> memory_;
   std::shared_ptr<emulated_stream> stream_;
 };
 
@@ -136,7 +137,7 @@ class basic_emulated {
     static_assert(std::is_trivially_copyable_v<Kernel>, "kernels travel as bytes");
     if (n == 0) return;
     stream_->push([n, kernel] {
-      using lanes = onebit::warp_lanes<emulated_warp>;
+      using lanes = onebit::detail::warp_lanes<emulated_warp>;
       for (std::size_t i = 0; i < n; ++i) warp_fibers::run<lanes>(kernel, i);
     });
     if (!Deferred) wait();

@@ -246,7 +246,7 @@ class warp_fibers {
   [[maybe_unused]] void* caller_sanitizer_ = nullptr;
 };
 
-/// The Warp of onebit::warp_lanes on these fibers.
+/// The Warp of onebit::detail::warp_lanes on these fibers.
 struct emulated_warp {
   static std::uint32_t lane() { return warp_fibers::current().lane(); }
   static std::uint32_t own_bit() { return 1U << lane(); }

@@ -83,7 +83,7 @@ class strict_buffer {
   void release() noexcept {
     if (memory_.size() > 0) book_->freed(memory_.data(), memory_.bytes());
   }
-  onebit::host_buffer<T> memory_;
+  onebit::detail::host_buffer<T> memory_;
   std::shared_ptr<memory_book> book_;
 };
 

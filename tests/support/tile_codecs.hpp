@@ -72,8 +72,9 @@ struct int8_tile {
   }
 };
 
-static_assert(onebit::TileCompressor<ternary> && !onebit::WordCompressor<ternary>);
-static_assert(onebit::TileCompressor<int8_tile> && !onebit::WordCompressor<int8_tile>);
+static_assert(onebit::detail::TileCompressor<ternary> && !onebit::detail::WordCompressor<ternary>);
+static_assert(onebit::detail::TileCompressor<int8_tile> &&
+              !onebit::detail::WordCompressor<int8_tile>);
 
 }  // namespace onebit_test
 

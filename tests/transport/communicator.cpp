@@ -97,8 +97,8 @@ struct duplicating : minimal {
     return {inner_.split(0, inner_.rank()), n_made};
   }
 };
-static_assert(onebit::DuplicatingTransport<duplicating> &&
-              !onebit::DuplicatingTransport<onebit::threads>);
+static_assert(onebit::detail::DuplicatingTransport<duplicating> &&
+              !onebit::detail::DuplicatingTransport<onebit::threads>);
 
 /// Starts its collectives: they run when they are waited for, or at the second test.
 struct lazy : minimal {
@@ -147,9 +147,11 @@ struct lazy : minimal {
   }
 };
 
-static_assert(onebit::SplittingTransport<splitting> && onebit::NodeAwareTransport<in_pairs>);
-static_assert(onebit::HostGatheringTransport<host_gathering> && onebit::WaitingTransport<waiting>);
-static_assert(onebit::StartingTransport<lazy> && onebit::SplittingTransport<lazy>);
+static_assert(onebit::detail::SplittingTransport<splitting> &&
+              onebit::detail::NodeAwareTransport<in_pairs>);
+static_assert(onebit::detail::HostGatheringTransport<host_gathering> &&
+              onebit::detail::WaitingTransport<waiting>);
+static_assert(onebit::detail::StartingTransport<lazy> && onebit::detail::SplittingTransport<lazy>);
 
 static_assert(std::is_copy_constructible_v<onebit::communicator> &&
               std::is_move_assignable_v<onebit::communicator>);

@@ -97,23 +97,25 @@ class bare {
 // what it wraps can.
 template <class T>
 concept nothing_more =
-    onebit::Transport<T> && !onebit::StartingTransport<T> && !onebit::SplittingTransport<T> &&
-    !onebit::NodeAwareTransport<T> && !onebit::HostGatheringTransport<T> &&
-    !onebit::WaitingTransport<T> && !onebit::DeviceAwareTransport<T>;
+    onebit::Transport<T> && !onebit::detail::StartingTransport<T> &&
+    !onebit::detail::SplittingTransport<T> && !onebit::detail::NodeAwareTransport<T> &&
+    !onebit::detail::HostGatheringTransport<T> && !onebit::detail::WaitingTransport<T> &&
+    !onebit::detail::DeviceAwareTransport<T>;
 using staged_bare = onebit::staged<bare, fake_memory>;
 using staged_threads = onebit::staged<onebit::threads, fake_memory>;
 static_assert(nothing_more<bare>);
-static_assert(onebit::HostGatheringTransport<staged_bare> &&
-              !onebit::SplittingTransport<staged_bare> && !onebit::NodeAwareTransport<staged_bare>);
-static_assert(onebit::SplittingTransport<onebit::threads> &&
-              onebit::SplittingTransport<staged_threads> &&
-              !onebit::NodeAwareTransport<staged_threads>);
-static_assert(!onebit::HostGatheringTransport<onebit::threads> &&
-              onebit::HostGatheringTransport<device_threads>);
-static_assert(!onebit::StartingTransport<onebit::threads> &&
-              !onebit::WaitingTransport<onebit::threads>);
-static_assert(onebit::DeviceAwareTransport<aware> &&
-              !onebit::DeviceAwareTransport<onebit::threads>);
+static_assert(onebit::detail::HostGatheringTransport<staged_bare> &&
+              !onebit::detail::SplittingTransport<staged_bare> &&
+              !onebit::detail::NodeAwareTransport<staged_bare>);
+static_assert(onebit::detail::SplittingTransport<onebit::threads> &&
+              onebit::detail::SplittingTransport<staged_threads> &&
+              !onebit::detail::NodeAwareTransport<staged_threads>);
+static_assert(!onebit::detail::HostGatheringTransport<onebit::threads> &&
+              onebit::detail::HostGatheringTransport<device_threads>);
+static_assert(!onebit::detail::StartingTransport<onebit::threads> &&
+              !onebit::detail::WaitingTransport<onebit::threads>);
+static_assert(onebit::detail::DeviceAwareTransport<aware> &&
+              !onebit::detail::DeviceAwareTransport<onebit::threads>);
 
 }  // namespace
 

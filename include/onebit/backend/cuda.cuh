@@ -209,8 +209,6 @@ template <class Kernel>
   return what.sharedSizeBytes > 0 ? 1 : warps_per_block;
 }
 
-}  // namespace detail
-
 /// Buffer of n zeroed objects of T in device memory, at least 256-byte aligned; movable. Freed by
 /// its memory resource, in stream order: work launched before the destructor may still use the
 /// buffer. The stream must outlive the buffer.
@@ -245,6 +243,8 @@ class cuda_buffer {
   std::unique_ptr<T, give_back> data_;
 };
 
+}  // namespace detail
+
 /// Runs kernels on a CUDA device, in the order of one stream. The device of the stream must be
 /// current in the calling thread. A handle of two pointers: copies share the stream, which the
 /// caller owns, and the memory resource. All functions throw backend_error if CUDA reports an
@@ -266,8 +266,8 @@ class cuda {
 
   /// Returns a buffer of n zeroed objects.
   template <class T>
-  [[nodiscard]] cuda_buffer<T> make_buffer(std::size_t n) const {
-    return cuda_buffer<T>(n, stream_, *resource_);
+  [[nodiscard]] detail::cuda_buffer<T> make_buffer(std::size_t n) const {
+    return detail::cuda_buffer<T>(n, stream_, *resource_);
   }
 
   /// Enqueues kernel(L{}, i) for each i in [0, n), one warp per i. Does not allocate or wait, and

@@ -85,7 +85,7 @@ class warp_sign_sum {
 
 }}}  // namespace onebit::detail
 
-namespace onebit { inline namespace v0_3 {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Lanes for a warp: 32 threads run one kernel call together, and each holds one float of the word.
 /// Gives the same bits as portable_lanes.
@@ -275,5 +275,7 @@ struct warp_lanes {
   ONEBIT_HD static std::uint32_t to_word(float x) { return __builtin_bit_cast(std::uint32_t, x); }
   ONEBIT_HD static float from_word(std::uint32_t x) { return __builtin_bit_cast(float, x); }
 };
+
+}  // namespace detail
 
 }}  // namespace onebit

@@ -19,12 +19,13 @@ struct __half;         // defined in <cuda_fp16.h>
 /// CUDA memory, streams and graphs, with error checks. Contains no kernels.
 namespace onebit { inline namespace v0_3 {
 
+namespace detail {
+
 template <>
 struct same_memory<__nv_bfloat16> : std::type_identity<bf16> {};
+
 template <>
 struct same_memory<__half> : std::type_identity<fp16> {};
-
-namespace detail {
 
 /// Throws backend_error unless a call of the CUDA runtime succeeded.
 inline void check_cuda(cudaError_t code, const char* call) {
@@ -147,6 +148,8 @@ class cuda_memory {
   cudaStream_t stream_;
 };
 
+namespace detail {
+
 /// Graph of work captured from a stream. Each replay costs one launch. For steps that make the same
 /// calls every time.
 class cuda_graph {
@@ -200,6 +203,8 @@ class cuda_graph {
   std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, destroy> executable_;
 };
 
+}  // namespace detail
+
 /// Graphs by key, for optimizer::step_with. Use one object per optimizer. The first time a key
 /// occurs, the work runs directly (and may allocate). The second time it is captured, and from then
 /// on its graph is launched. The transport must only enqueue, as nccl does. Reports of launched
@@ -222,7 +227,7 @@ class cuda_graphs {
       e.seen = true;  // not set if enqueue throws: it may not have allocated everything yet
       return;
     }
-    if (!e.graph) e.graph = cuda_graph::capture(stream_, enqueue);
+    if (!e.graph) e.graph = detail::cuda_graph::capture(stream_, enqueue);
     e.graph.launch(stream_);
   }
   /// Returns the number of graphs.
@@ -235,7 +240,7 @@ class cuda_graphs {
  private:
   struct entry {
     bool seen = false;
-    cuda_graph graph;
+    detail::cuda_graph graph;
   };
   cudaStream_t stream_;
   std::map<std::uint64_t, entry> entries_;

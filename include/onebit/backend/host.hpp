@@ -178,8 +178,6 @@ class host_block {
   std::size_t bytes_ = 0;
 };
 
-}  // namespace detail
-
 /// Buffer of n zeroed objects of T, 64-byte aligned; movable. Assigning `{}` frees the memory.
 template <class T>
 class host_buffer {
@@ -199,6 +197,8 @@ class host_buffer {
  private:
   detail::host_block block_;
 };
+
+}  // namespace detail
 
 #if ONEBIT_HOST_SIMD
 inline namespace host_simd {
@@ -247,8 +247,8 @@ class host {
 
   /// Returns a buffer of n zeroed objects.
   template <class T>
-  [[nodiscard]] host_buffer<T> make_buffer(std::size_t n) const {
-    return host_buffer<T>(n);
+  [[nodiscard]] detail::host_buffer<T> make_buffer(std::size_t n) const {
+    return detail::host_buffer<T>(n);
   }
 
   /// Copies n objects into a buffer, with memcpy.
@@ -296,19 +296,19 @@ class host {
   template <class Kernel>
   static void run_serial(const void* kernel, std::size_t begin, std::size_t end) {
     const Kernel& k = *static_cast<const Kernel*>(kernel);
-    for (std::size_t i = begin; i < end; ++i) k(host_lanes{}, i);
+    for (std::size_t i = begin; i < end; ++i) k(detail::host_lanes{}, i);
   }
   template <class Kernel>
   ONEBIT_RARE static void run_portable(const void* kernel, std::size_t begin, std::size_t end) {
     const Kernel& k = *static_cast<const Kernel*>(kernel);
-    for (std::size_t i = begin; i < end; ++i) k(portable_lanes{}, i);
+    for (std::size_t i = begin; i < end; ++i) k(detail::portable_lanes{}, i);
   }
 #if ONEBIT_HOST_SIMD
   template <class Kernel>
   [[gnu::target("avx2,fma")]] static void run_avx2(const void* kernel, std::size_t begin,
                                                    std::size_t end) {
     const Kernel& k = *static_cast<const Kernel*>(kernel);
-    for (std::size_t i = begin; i < end; ++i) k(avx2_lanes{}, i);
+    for (std::size_t i = begin; i < end; ++i) k(detail::avx2_lanes{}, i);
   }
 #endif
 

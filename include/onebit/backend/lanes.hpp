@@ -25,6 +25,8 @@ namespace onebit { inline namespace v0_3 {
 #define ONEBIT_LANES
 #endif
 
+namespace detail {
+
 /// Common part of the host lanes: operations that need no vector registers.
 struct host_lanes {
   /// Number of words in a value: several in wide_lanes.
@@ -112,6 +114,8 @@ struct host_lanes {
   }
 };
 
+}  // namespace detail
+
 // If AVX2 lanes exist, portable lanes run only rare kernels, and machines from before 2013. Their
 // operations are not inlined: each kernel would compile them again without being faster, since 32
 // floats fit in no register. They are not cold, so that loops over lanes are vectorized.
@@ -120,6 +124,8 @@ struct host_lanes {
 #else
 #define ONEBIT_PORTABLE ONEBIT_LANES
 #endif
+
+namespace detail {
 
 struct portable_lanes : host_lanes {
   struct value {
@@ -306,6 +312,8 @@ struct portable_lanes : host_lanes {
     return __builtin_bit_cast(float, most);
   }
 };
+
+}  // namespace detail
 
 #undef ONEBIT_PORTABLE
 #undef ONEBIT_LANES

@@ -15,6 +15,8 @@ namespace onebit { inline namespace v0_3 {
 
 #define ONEBIT_TARGET [[gnu::target("avx2,fma")]]
 
+namespace detail {
+
 struct avx2_lanes : host_lanes {
   // four members, not an array with loops: g++ at -O2 would keep an array in memory
   struct value {
@@ -290,6 +292,8 @@ struct avx2_lanes : host_lanes {
     return static_cast<std::uint32_t>(_mm256_movemask_ps(v));
   }
 };
+
+}  // namespace detail
 
 #undef ONEBIT_TARGET
 

@@ -24,8 +24,8 @@ namespace onebit { inline namespace v0_3 {
 /// Memory: the sender, n_slots slots per bucket for the last exchange and as many for this one, and
 /// n_work_slots slots of work space. The members are as in gather_scatter_exchange.
 template <Compressor C, class B>
-class worker_exchange : public flat_exchange<C, B> {
-  using base = flat_exchange<C, B>;
+class worker_exchange : public detail::flat_exchange<C, B> {
+  using base = detail::flat_exchange<C, B>;
   using base::make;
 
  protected:
@@ -34,15 +34,15 @@ class worker_exchange : public flat_exchange<C, B> {
  public:
   using base::axis, base::slot_bytes;
   using typename base::byte_buffer, typename base::float_buffer;
-  using view = mean_view<C>;
+  using view = detail::mean_view<C>;
   static constexpr bool own_messages = true;
 
   struct space {
-    double_buffer<B, std::byte> gathered;
+    detail::double_buffer<B, std::byte> gathered;
     byte_buffer work;
     float_buffer compensated;
   };
-  [[nodiscard, gnu::cold]] space allocate(const exchange_memory& m) {
+  [[nodiscard, gnu::cold]] space allocate(const detail::exchange_memory& m) {
     space s;
     const std::size_t all = slot_bytes() * static_cast<std::size_t>(n_slots_) * sender_.n_buckets();
     s.gathered = {m.previous ? make(all) : byte_buffer{}, make(all)};
@@ -88,7 +88,7 @@ class worker_exchange : public flat_exchange<C, B> {
     return sender_.work_bytes() + gathered_.next.bytes() + work_.bytes();
   }
   template <class Archive>
-  [[gnu::cold]] void archive(Archive& a, const exchange_memory& m) {
+  [[gnu::cold]] void archive(Archive& a, const detail::exchange_memory& m) {
     archive_start(*this, a, m, gathered_, work_);
     sender_.archive(a);
     a.buffer(gathered_.current, sender_.backend());
@@ -116,7 +116,7 @@ class worker_exchange : public flat_exchange<C, B> {
 
   int n_slots_;
   std::size_t n_work_slots_;
-  double_buffer<B, std::byte> gathered_;
+  detail::double_buffer<B, std::byte> gathered_;
   byte_buffer work_;
 };
 
@@ -158,9 +158,9 @@ class all_gather_exchange : public worker_exchange<C, B> {
       backend.launch(base::axis().slot_segments(),
                      detail::finite_scales_kernel{t.now, all, sender_.format(), w});
     } else {
-      backend.launch(
-          base::axis().tiles().size(),
-          detail::finite_kernel<mean_view<C>>{base::latest(t.active), sender_.tiles(), t.now});
+      backend.launch(base::axis().tiles().size(),
+                     detail::finite_kernel<detail::mean_view<C>>{base::latest(t.active),
+                                                                 sender_.tiles(), t.now});
     }
   }
 
@@ -183,7 +183,7 @@ struct all_gather : collective_defaults {
     return "all_gather of " + policy_name(codec);
   }
   template <class B>
-  using exchange = all_gather_exchange<compressor_or_identity<C>, B>;
+  using exchange = all_gather_exchange<detail::compressor_or_identity<C>, B>;
   template <class B>
   [[nodiscard, gnu::cold]] exchange<B> bind(const communicator& w, const B& backend,
                                             std::span<const std::size_t> sizes) const {

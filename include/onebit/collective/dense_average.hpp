@@ -208,6 +208,8 @@ struct slots_of_buckets {
   return n_buckets(sizes, elements != 0 ? elements : std::size_t{1} << 22U);
 }
 
+namespace detail {
+
 /// The two phases of gather_scatter_exchange for values that are only rounded. It carries no
 /// residuals, and buckets may be consumed one by one, so that a few buckets' memory serves all.
 template <class B>
@@ -352,6 +354,8 @@ class rounded_exchange {
   detail::two_phases phases_;  // last: pending requests end before their buffers do
 };
 
+}  // namespace detail
+
 /// Averages a field over the ranks: by a rounded_exchange, which sums in fp32, or by the
 /// transport's allreduce.
 ///
@@ -411,7 +415,7 @@ class dense_average {
     // only chunks that have words carry a sum of squares
     const std::size_t words = axis().n_words(), each = axis().chunk_words();
     const auto n_slots = static_cast<std::uint32_t>(words == 0 ? 0 : (words - 1) / each + 1);
-    const slot_format& f = s.format();
+    const detail::slot_format& f = s.format();
     detail::strided_floats squares{exchange_.slots() + f.scales_at, f.slot_bytes, n_slots};
     if (!by_rank_order()) {
       sum_by_transport(produce, now);
@@ -431,7 +435,7 @@ class dense_average {
   [[gnu::cold]] bool prepare(const To& to = {}) {
     if (exchange_.allocated() && (passes(to) || exchange_.has_all_slots())) return false;
     exchange_.release();
-    using use = typename rounded_exchange<B>::use;
+    using use = typename detail::rounded_exchange<B>::use;
     exchange_.allocate(!by_rank_order() ? use::messages : passes(to) ? use::by_bucket : use::whole);
     return true;
   }
@@ -465,7 +469,7 @@ class dense_average {
   template <class Produce>
   [[gnu::cold]] void sum_by_transport(const Produce& produce, step_scalars* now) {
     auto& s = exchange_.sender();
-    const slot_format& f = s.format();
+    const detail::slot_format& f = s.format();
     const auto w = static_cast<std::uint32_t>(comm_.size());
     const auto n_slots = static_cast<std::uint32_t>(axis().n_slots());
     std::byte* slots = exchange_.slots();
@@ -482,15 +486,15 @@ class dense_average {
     }
     // no element type can sum status words: they are gathered separately
     comm_.all_gather(own, all, sizeof *own);
-    slot_format of_statuses = f;
+    detail::slot_format of_statuses = f;
     of_statuses.status_at = 0;
     of_statuses.slot_bytes = sizeof *own;
-    s.backend().launch(1, check_kernel{.now = now,
-                                       .slots = reinterpret_cast<std::byte*>(all),
-                                       .format = of_statuses,
-                                       .n = w,
-                                       .part = 0,
-                                       .ranks = {w}});
+    s.backend().launch(1, detail::check_kernel{.now = now,
+                                               .slots = reinterpret_cast<std::byte*>(all),
+                                               .format = of_statuses,
+                                               .n = w,
+                                               .part = 0,
+                                               .ranks = {w}});
     s.backend().launch(axis().tiles().size(),
                        detail::mean_in_place_kernel{s.codec(), s.tiles(), f, slots, s.sums(),
                                                     1.0F / static_cast<float>(w), now});
@@ -498,7 +502,7 @@ class dense_average {
 
   dense_sum mode_;
   communicator comm_;
-  rounded_exchange<B> exchange_;
+  detail::rounded_exchange<B> exchange_;
   buffer_of<B, float> squares_;  ///< by slot; only if means go to gradients
   buffer_of<B, detail::slot_status>
       statuses_;  ///< of all ranks, then this one's; by_transport only

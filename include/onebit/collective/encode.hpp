@@ -173,8 +173,6 @@ struct code_slots {
   }
 };
 
-}  // namespace detail
-
 /// Computes value = produce(residual), writes its code to the slots and its statistic to `sums`.
 /// One pass. A worker's pass also stores the value (for a tile compressor, the new residual) in the
 /// compensated buffer, except with undo_by_repeating. Elements that are not active are encoded as
@@ -245,8 +243,6 @@ struct encode_kernel {
   }
 };
 
-namespace detail {
-
 /// Ends a step for the compensated values: clears `saved` and, if the step was called off, restores
 /// the overwritten values. One call handles 32 tiles: most calls only clear `saved`, too little
 /// work for a warp per tile.
@@ -288,8 +284,6 @@ struct take_back_kernel {
   }
 };
 
-}  // namespace detail
-
 /// Adds a message to the compensated values: compensated = produce(residual).
 template <class C, class Produce>
 struct accumulate_kernel {
@@ -315,8 +309,6 @@ struct accumulate_kernel {
     }
   }
 };
-
-namespace detail {
 
 /// New residual of the server: the message that it encoded minus the message as received; 0 where
 /// an element is not active.

@@ -19,6 +19,8 @@
 /// Compressed allreduce of the papers: every rank averages one chunk.
 namespace onebit { inline namespace v0_3 {
 
+namespace detail {
+
 /// Exchange in two phases, all tensors together: an all_to_all of the workers' messages, after
 /// which each rank averages one chunk; an all_gather of the averages, which servers encode with
 /// residuals of their own.
@@ -197,6 +199,8 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   detail::two_phases phases_;  // last: pending requests end before their buffers do
 };
 
+}  // namespace detail
+
 /// Collective policy: gather-scatter with error feedback on both sides.
 ///
 /// `bucket_elements` cuts the flat axis into buckets of about that many elements. Each bucket is an
@@ -221,7 +225,7 @@ struct gather_scatter : collective_defaults {
            (bucket_elements == 0 ? "" : " in buckets of " + detail::number_text(bucket_elements));
   }
   template <class B>
-  using exchange = gather_scatter_exchange<compressor_or_identity<C>, B>;
+  using exchange = detail::gather_scatter_exchange<detail::compressor_or_identity<C>, B>;
   template <class B>
   [[nodiscard, gnu::cold]] exchange<B> bind(const communicator& w, const B& backend,
                                             std::span<const std::size_t> sizes) const {

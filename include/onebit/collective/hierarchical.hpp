@@ -56,6 +56,8 @@ struct share_mean {
 /// With one rank per node the bits are those of gather_scatter's exchange.
 ///
 /// Cost per rank: between nodes 2 (N-1)/N n/(8 L) bytes, L times fewer than without the hierarchy;
+namespace detail {
+
 /// inside a node 4n (L-1)/L bytes and n/8 (L-1)/L; 4 collectives. Memory in bytes per element: work
 /// space of 8 (two fp32 messages), compensated values and a copy of 4/L each (and 4 if the rule
 /// accumulates), server residual of 4/(L N). Source: 1-bit LAMB (arXiv 2104.06069), section 5.
@@ -291,13 +293,15 @@ class hierarchical_exchange : public flat_exchange<C, B> {
   space held_;
 };
 
+}  // namespace detail
+
 /// Collective policy: exact averages inside nodes of `ranks_per_node` ranks with consecutive
 /// numbers, gather-scatter with error feedback between nodes. 0: the transport tells how many ranks
 /// share a node, if it can.
 template <class C>
 struct hierarchical : collective_defaults {
   static_assert((check_compressor<C>(), true));
-  static_assert(WordCompressor<C>, "onebit: hierarchical takes WordCompressors");
+  static_assert(detail::WordCompressor<C>, "onebit: hierarchical takes WordCompressors");
   static constexpr bool splits = true;  ///< needs a SplittingTransport
   C codec{};                            ///< the compressor
   int ranks_per_node = 0;               ///< 0: as the transport says
@@ -312,7 +316,7 @@ struct hierarchical : collective_defaults {
     return "hierarchical, " + detail::number_text(ranks_per_node) + " ranks per node";
   }
   template <class B>  ///< result of `bind`
-  using exchange = hierarchical_exchange<compressor_or_identity<C>, B>;
+  using exchange = detail::hierarchical_exchange<detail::compressor_or_identity<C>, B>;
   /// Collective. Throws invalid_input if the ranks do not divide into such nodes.
   template <class B>
   [[nodiscard, gnu::cold]] exchange<B> bind(const communicator& w, const B& backend,

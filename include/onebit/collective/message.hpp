@@ -161,8 +161,6 @@ struct slot_status {
   std::uint32_t digest = 0;  ///< step_scalars::given.digest, and a mark of the rank
 };
 
-}  // namespace detail
-
 /// Offsets within a slot, in bytes, and the shape of a chunk. Trivially copyable.
 struct slot_format {
   std::size_t scales_at = 0;
@@ -192,8 +190,6 @@ struct slot_format {
     return bucket_of(t) * chunk_words + t.word - t.chunk * chunk_words;
   }
 };
-
-namespace detail {
 
 /// Traits of a compressor that messages need. A word compressor provides them itself.
 template <Compressor C>
@@ -236,13 +232,13 @@ struct codec_traits<C> {
 
 /// Returns the slot format of a layout; fills `tile_offsets` for tile compressors.
 template <Compressor C>
-[[nodiscard]] slot_format make_slot_format(const C& codec, const layout& axis,
-                                           std::vector<std::uint64_t>& tile_offsets) {
-  slot_format f;
+[[nodiscard]] detail::slot_format make_slot_format(const C& codec, const layout& axis,
+                                                   std::vector<std::uint64_t>& tile_offsets) {
+  detail::slot_format f;
   f.chunk_words = axis.chunk_words();
   f.chunks_per_bucket = static_cast<std::uint32_t>(axis.n_chunks());
   // slots, scales and tiles stay 4-byte aligned
-  if constexpr (WordCompressor<C>) {
+  if constexpr (detail::WordCompressor<C>) {
     f.word_bytes = codec.word_bytes;
     f.scales_at = (axis.chunk_words() * f.word_bytes + 3) / 4 * 4;
   } else {
@@ -448,7 +444,7 @@ struct tile_sum<L, C, false> {
 template <Compressor C>
 struct gathered_view {
   C codec;
-  slot_format format;
+  detail::slot_format format;
   const std::byte* slots = nullptr;
   active_mask active;
   tile_room room = tile_room::previous;
@@ -469,6 +465,8 @@ struct gathered_view {
             active, t.word};
   }
 };
+
+namespace detail {
 
 /// Sum of the `n_slots` slots of a bucket over W. Buckets lie one after the other.
 template <Compressor C>
@@ -503,5 +501,7 @@ struct mean_view {
             inverse, active, t.word};
   }
 };
+
+}  // namespace detail
 
 }}  // namespace onebit

@@ -97,8 +97,6 @@ struct scale_kernel {
   }
 };
 
-}  // namespace detail
-
 /// Computes the scale of a group and copies it into the slots of all chunks that hold parts of it.
 template <class C>
 struct group_scale_kernel {
@@ -120,8 +118,6 @@ struct group_scale_kernel {
   }
 };
 
-namespace detail {
-
 /// Returns what a rank adds to the digest in its status, so that no other rank's is taken for it; 0
 /// without marks.
 [[nodiscard]] ONEBIT_HD std::uint32_t mark_of(const step_scalars* now, std::uint32_t rank) {
@@ -132,8 +128,6 @@ namespace detail {
                                                std::size_t slot) {
   return detail::aligned_as<slot_status>(slots + slot * f.slot_bytes + f.status_at);
 }
-
-}  // namespace detail
 
 /// Writes the status of n slots and clears now->verdict.nonfinite, which the status reports.
 struct status_kernel {
@@ -156,8 +150,6 @@ struct status_kernel {
   }
 };
 
-namespace detail {
-
 /// Senders of received slots: n ranks in turn, `stride` apart, `slots_each` slots each. `first`
 /// grows by 1 per `slots_per_shift` slots, the bucket by 1 per `slots_per_bucket` slots.
 struct slot_senders {
@@ -169,8 +161,6 @@ struct slot_senders {
     return first + slot / slots_each % n * stride + slot / slots_per_shift;
   }
 };
-
-}  // namespace detail
 
 /// Checks the status of n received slots: calls the step off if a rank saw a bad value or is out of
 /// step. All ranks read the same and decide alike. Zeroes the status: checkpoints hold slots.
@@ -242,8 +232,6 @@ struct check_kernel {
     L::store_scalar(&now->verdict.own_value, same_step ? own.tag : own.step);
   }
 };
-
-namespace detail {
 
 /// Calls the step off if the sum over ranks of the scales at one place is not finite.
 struct finite_scales_kernel {

@@ -23,6 +23,8 @@
 /// averages the messages of all ranks for its chunk. Both encode with the same tables.
 namespace onebit { inline namespace v0_3 {
 
+namespace detail {
+
 /// Encode side of an exchange: the flat axis in the backend's memory, the slot format, and the
 /// encode passes of a worker, by bucket, and of a server, by chunk. An encoder carries no state.
 ///
@@ -190,9 +192,11 @@ class encoder {
   }
 };
 
+}  // namespace detail
+
 template <Compressor C, class B>
-[[gnu::cold]] encoder<C, B>::encoder(C codec, B backend, std::span<const std::size_t> sizes,
-                                     int n_chunks, int n_buckets)
+[[gnu::cold]] detail::encoder<C, B>::encoder(C codec, B backend, std::span<const std::size_t> sizes,
+                                             int n_chunks, int n_buckets)
     : codec_(std::move(codec)),
       backend_(std::move(backend)),
       axis_(sizes, n_chunks, detail::codec_traits<C>::scales(codec_), n_buckets,
@@ -218,8 +222,8 @@ template <Compressor C, class B>
 ///
 /// Memory: 4 bytes carried per element, plus the encoder's.
 template <Compressor C, class B>
-class sender : public encoder<C, B> {
-  using base = encoder<C, B>;
+class sender : public detail::encoder<C, B> {
+  using base = detail::encoder<C, B>;
   using base::axis_, base::backend_, base::codec_, base::scales_, base::tiles_;
 
  public:
@@ -318,8 +322,9 @@ class sender : public encoder<C, B> {
   /// Backs up what `archive` and `start_from` replace, for an archive that reads.
   template <class Archive>
   [[gnu::cold]] void back_up(Archive& a) {
-    double_buffer<B, float> scales{backend_.template make_buffer<float>(scales_.current.size()),
-                                   backend_.template make_buffer<float>(scales_.current.size())};
+    detail::double_buffer<B, float> scales{
+        backend_.template make_buffer<float>(scales_.current.size()),
+        backend_.template make_buffer<float>(scales_.current.size())};
     a.back_up(compensated_);
     a.back_up(first_compensated_);
     a.back_up(scales_);
@@ -336,9 +341,8 @@ class sender : public encoder<C, B> {
     return {codec_, compensated(), scales_.current.data()};
   }
   template <class Produce, class Undo>
-  [[nodiscard]] calls<accumulate_kernel<C, Produce>> accumulation(const Produce& produce,
-                                                                  const exchange_args<Undo>& t,
-                                                                  tile_range tiles) {
+  [[nodiscard]] calls<detail::accumulate_kernel<C, Produce>> accumulation(
+      const Produce& produce, const exchange_args<Undo>& t, tile_range tiles) {
     return {{residual(), produce, t.active, {tiles_.data(), tiles.begin}},
             std::size_t{tiles.end - tiles.begin}};
   }
@@ -365,14 +369,14 @@ class server {
   void start(residual_buffer&& residual) noexcept { residual_ = std::move(residual); }
   /// Encodes the mean of a chunk plus the residual. See encoder::encode_chunk.
   template <class Mean, class Undo, class End>
-  [[gnu::cold]] void average_chunk(encoder<C, B>& s, const Mean& mean, int chunk,
+  [[gnu::cold]] void average_chunk(detail::encoder<C, B>& s, const Mean& mean, int chunk,
                                    const exchange_args<Undo>& t, std::byte* slots, const End& end) {
     s.encode_chunk(mean, detail::server_feedback{words(), mean.format}, chunk, t, slots, end);
   }
   /// Returns the kernel that ends a step for a chunk: residual = encoded message - received
   /// message, if the step was kept. `latest` needs no mask. One pass over the chunk.
   template <class Mean, class Undo>
-  [[nodiscard, gnu::cold]] auto finish(encoder<C, B>& s, const Mean& mean, int chunk,
+  [[nodiscard, gnu::cold]] auto finish(detail::encoder<C, B>& s, const Mean& mean, int chunk,
                                        const gathered_view<C>& latest,
                                        const exchange_args<Undo>& t) {
     using kernel = detail::server_residual_kernel<Mean, gathered_view<C>>;
@@ -489,8 +493,6 @@ class two_phases {
   std::vector<request> scattered_, gathered_;
 };
 
-}  // namespace detail
-
 /// Base of exchanges: a sender, and the communicator of its messages.
 template <Compressor C, class B>
 class flat_exchange {
@@ -531,9 +533,12 @@ class flat_exchange {
   sender_type sender_;
 };
 
+}  // namespace detail
+
 /// Scales a handed-over momentum to the share that the next message takes.
 template <Compressor C, class B>
-[[gnu::cold]] void scale_given(encoder<C, B>& s, initial_momentum<buffer_of<B, float>>& given) {
+[[gnu::cold]] void scale_given(detail::encoder<C, B>& s,
+                               initial_momentum<buffer_of<B, float>>& given) {
   s.backend().launch(s.axis().tiles().size(),
                      detail::scale_in_place_kernel{given.momentum.data(), s.tiles(), given.factors,
                                                    given.scalars});
@@ -552,7 +557,7 @@ template <Compressor C, class B>
 /// Writes whether an exchange has started. An archive that reads backs up what the exchange holds,
 /// in `places`, and gives it memory as if it had just started, or none.
 template <class X, class Archive, class... Places>
-void archive_start(X& x, Archive& a, const exchange_memory& memory, Places&... places) {
+void archive_start(X& x, Archive& a, const detail::exchange_memory& memory, Places&... places) {
   bool started = x.started();
   a.local(started);
   if (Archive::reading) {

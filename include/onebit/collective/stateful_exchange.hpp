@@ -13,7 +13,7 @@
 #include <utility>
 
 /// Exchange with the memory that its steps need, as optimizers and compressed_allreduce hold it.
-namespace onebit { inline namespace v0_3 {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Exchange X, with the mask of active elements and memory for values that the encode pass
 /// overwrites. Adds to `state_bytes` 1 bit per element for the mask, and 4 bytes per element if a
@@ -95,5 +95,7 @@ class stateful_exchange : public X {
   mask_buffer active_;
   buffer_of<B, float> undo_;
 };
+
+}  // namespace detail
 
 }}  // namespace onebit

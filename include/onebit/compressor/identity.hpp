@@ -49,14 +49,18 @@ struct identity {
   /// @}
 };
 
-static_assert(WordCompressor<identity>);
+static_assert(detail::WordCompressor<identity>);
+
+namespace detail {
 
 /// C if it is a Compressor, else identity: the error is reported elsewhere, once.
 template <class C>
 using compressor_or_identity = std::conditional_t<Compressor<C>, C, identity>;
+
+}  // namespace detail
 /// Returns `codec` if it is a Compressor, else identity.
 template <class C>
-[[nodiscard]] compressor_or_identity<C> checked_compressor(const C& codec) {
+[[nodiscard]] detail::compressor_or_identity<C> checked_compressor(const C& codec) {
   if constexpr (Compressor<C>) {
     return codec;
   } else {

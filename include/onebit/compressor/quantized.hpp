@@ -105,6 +105,6 @@ struct quantized {
 using four_bits = quantized<4>;  ///< 5 bits per element on the wire
 using two_bits = quantized<2>;   ///< 3 bits per element on the wire
 
-static_assert(WordCompressor<four_bits> && WordCompressor<two_bits>);
+static_assert(detail::WordCompressor<four_bits> && detail::WordCompressor<two_bits>);
 
 }}  // namespace onebit

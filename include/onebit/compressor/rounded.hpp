@@ -136,6 +136,6 @@ struct rounded {
     return L::keep(L::load_bits(&any), power);
   }
 };
-static_assert(WordCompressor<rounded>);
+static_assert(detail::WordCompressor<rounded>);
 
 }}  // namespace onebit

@@ -125,6 +125,6 @@ struct sign {
   }
 };
 
-static_assert(WordCompressor<sign<l2_scale>> && WordCompressor<sign<l1_scale>>);
+static_assert(detail::WordCompressor<sign<l2_scale>> && detail::WordCompressor<sign<l1_scale>>);
 
 }}  // namespace onebit

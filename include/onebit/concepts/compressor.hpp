@@ -10,6 +10,8 @@
 /// Values to bits, and back.
 namespace onebit { inline namespace v0_3 {
 
+namespace detail {
+
 /// A compressor that encodes word by word, fused into the passes that produce and use the values:
 /// `sign`, `identity`. compressor/sign.hpp documents each member. `decode` and `residual` must
 /// accept a smaller scale than `scale` returned, since a rule may bound scales. residual(y, s) is y
@@ -40,8 +42,10 @@ concept TileCompressor = requires(const C c, const float* values, std::size_t n,
   noexcept;
 };
 
+}  // namespace detail
+
 template <class C>
-concept Compressor = WordCompressor<C> || TileCompressor<C>;
+concept Compressor = detail::WordCompressor<C> || detail::TileCompressor<C>;
 
 #define ONEBIT_NEEDS(type, member, ...) \
   static_assert(__VA_ARGS__, "onebit: this type is no " type ": " member " is missing or differs")
@@ -53,11 +57,11 @@ consteval void check_compressor() {
   using value = lanes::value;
   using byte = std::byte;
   using size = std::size_t;
-  constexpr bool word =
-      !TileCompressor<C> && (
-                                requires { C::scaled; } || requires(const C c) { c.word_bytes; } ||
-                                requires(const C c) { c.scale_granularity(); } ||
-                                requires(const C c) { c.scale(0.0, 1); });
+  constexpr bool word = !detail::TileCompressor<C> &&
+                        (
+                            requires { C::scaled; } || requires(const C c) { c.word_bytes; } ||
+                            requires(const C c) { c.scale_granularity(); } ||
+                            requires(const C c) { c.scale(0.0, 1); });
   ONEBIT_NEEDS(
       "Compressor", "std::size_t tile_bytes(std::size_t n) const",
       word || requires(const C c, size n) {

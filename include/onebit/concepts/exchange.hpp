@@ -16,6 +16,8 @@
 /// Who talks to whom.
 namespace onebit { inline namespace v0_3 {
 
+namespace detail {
+
 /// Memory that an exchange needs, beside its messages.
 struct exchange_memory {
   bool previous = false;     ///< the mean message of the last exchange, which messages read
@@ -23,24 +25,28 @@ struct exchange_memory {
   bool compensated = true;   ///< zeroed compensated values; false: a momentum becomes them
 };
 
+}  // namespace detail
+
 /// An exchange, by which the ranks agree on a mean message. The agreed message plus the new
 /// residuals (mean of the workers', and the server's) is the mean of the ranks' messages. Only
 /// `allocate` allocates. `finish` ends a step: keeps the new state or, if now->verdict.skip, the
 /// old one.
 template <class X>
 concept Exchange = requires(X x, const X fixed, const detail::any_field& message,
-                            const exchange_args<undo_in_buffer>& t, const active_mask& active,
-                            detail::any_archive a) {
+                            const exchange_args<detail::undo_in_buffer>& t,
+                            const active_mask& active, detail::any_archive a) {
   requires Backend<typename X::backend_type>;
   // true: its sender encodes only this rank's own message, which the end of a step may make again;
   // false: its sender encodes partial sums
   { X::own_messages } -> std::convertible_to<bool>;
   { fixed.travels() } -> std::convertible_to<bool>;  // false: no other rank; never exchanges
   // true: the encode pass overwrites compensated values, so their old values must be saved
-  { fixed.needs_undo(exchange_memory{}) } -> std::convertible_to<bool>;
+  { fixed.needs_undo(detail::exchange_memory{}) } -> std::convertible_to<bool>;
   { fixed.axis() } -> std::convertible_to<const layout&>;  // layout of messages, also for rules
   x.sender();                                              // the onebit::sender that encodes
-  { x.allocate(exchange_memory{}) } -> std::same_as<typename X::space>;  // memory, for `start`
+  {
+    x.allocate(detail::exchange_memory{})
+    } -> std::same_as<typename X::space>;  // memory, for `start`
   // starts from a momentum, or from zeros if that is empty; an empty space frees the memory
   x.start(std::declval<typename X::space>(),
           std::declval<initial_momentum<typename X::float_buffer>>());
@@ -54,7 +60,7 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   x.accumulate(message, t);  // adds the message of a local step to the residual
   x.settle(message, t);      // adds a message after `finish`, before other elements become active
   x.finish(t);               // ends a step: keeps it, or takes it back
-  x.archive(a, exchange_memory{});  // reads or writes the state
+  x.archive(a, detail::exchange_memory{});  // reads or writes the state
   // For jobs with another number of ranks: tiles whose compensated values this rank holds; calls
   // its arguments with this rank's residuals, as gather_scatter_exchange does.
   x.compensated_tiles();
@@ -122,7 +128,7 @@ template <class C, class T>
 consteval void check_split() {
   check_collective<C>();
   if constexpr (Collective<C>) {
-    static_assert(!C::splits || SplittingTransport<T>,
+    static_assert(!C::splits || detail::SplittingTransport<T>,
                   "onebit: this collective splits the transport, which has no split(color, key)");
   }
 }

@@ -14,6 +14,8 @@ struct moments {
   double beta1 = 0, beta2 = 0, eps = 1;
   /// @}
 };
+namespace detail {
+
 /// Betas and eps that a group sets for itself.
 struct group_moments {
   /// @{
@@ -32,6 +34,8 @@ struct bias_decay {
   double m = 0, v = 0;
   /// @}
 };
+
+}  // namespace detail
 /// Effect of a step on the moments.
 struct moments_updated {
   /// @{

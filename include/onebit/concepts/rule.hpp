@@ -78,6 +78,8 @@ concept Rule = requires(R r, const R fixed, const layout& axis,
   { fixed.bound() } -> std::same_as<scale_bound>;
 };
 
+namespace detail {
+
 /// A rule whose messages are exchanged. `previous` is the mean message of the last kept exchange.
 /// After a freeze or a resume it is 0 at first: the residual then holds the momentum handed over.
 template <class R>
@@ -90,10 +92,12 @@ concept ExchangeRule = Rule<R> &&
   r.compressed_update(latest, previous, at, detail::any_visitor{});
 };
 
+}  // namespace detail
+
 /// A rule that freezes part of its state when the warm-up ends, after at least one dense step. A
 /// rule without v need not freeze.
 template <class R>
-concept FreezingRule = ExchangeRule<R> &&
+concept FreezingRule = detail::ExchangeRule<R> &&
     requires(R r, const detail::any_step_context<R>& at, std::uint32_t* active) {
   // Returns the momentum, as initial_momentum, and sets the bits of active elements (for all:
   // all_active_kernel). Allocates before it changes anything: if it throws, the next step retries.
@@ -105,7 +109,7 @@ concept FreezingRule = ExchangeRule<R> &&
 /// and averages some floats beside (sketches of gradients). It may make elements active. `work` is
 /// memory for refresh_floats, kept through the step.
 template <class R>
-concept RefreshingRule = ExchangeRule<R> &&
+concept RefreshingRule = detail::ExchangeRule<R> &&
     requires(R r, const R fixed, const detail::any_step_context<R>& at,
              const detail::any_field& mean, std::uint32_t* active, float* work,
              detail::any_archive a) {
@@ -125,7 +129,7 @@ concept RefreshingRule = ExchangeRule<R> &&
 
 /// A rule with steps without communication, which each rank makes from its own gradient.
 template <class R>
-concept LocalRule = ExchangeRule<R> && R::local_steps &&
+concept LocalRule = detail::ExchangeRule<R> && R::local_steps &&
     requires(R r, const detail::any_step_context<R>& at, const detail::any_field& gradient,
              const step_plan& plan) {
   r.local_step(plan, at);      // step without an exchange
@@ -136,7 +140,7 @@ concept LocalRule = ExchangeRule<R> && R::local_steps &&
 /// rule R(options, backend) reads a checkpoint; one of these rules then moves to the new optimizer.
 /// `resume` and `thaw` allocate before they change anything.
 template <class R>
-concept ResumingRule = ExchangeRule<R> &&
+concept ResumingRule = detail::ExchangeRule<R> &&
     requires(R r, const R fixed, const detail::any_field& previous,
              const detail::any_step_context<R>& at) {
   R(fixed.options(), r.backend());

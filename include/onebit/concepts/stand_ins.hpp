@@ -21,9 +21,11 @@ template <class B, class P, class G>
 struct step_context;  // kernel/context.hpp
 template <class Buffer>
 struct initial_momentum;  // kernel/context.hpp
-struct undo_in_buffer;    // kernel/context.hpp
 template <class Undo>
 struct exchange_args;  // kernel/context.hpp
+namespace detail {
+struct undo_in_buffer;  // kernel/context.hpp
+}  // namespace detail
 
 namespace detail {
 

@@ -31,8 +31,6 @@ struct call_name {
   const char* text = "all_gather";
 };
 
-}  // namespace detail
-
 /// A transport that can also start collectives and wait for them later. gather_scatter and dense
 /// averages compute while other buckets travel. All ranks start the collectives of a communicator
 /// in one order; several of both kinds may be in flight. A request is movable; test() is true once
@@ -94,6 +92,8 @@ template <class T>
 concept DeviceAwareTransport = Transport<T> && requires(const T t) {
   { t.device_aware() } -> std::convertible_to<bool>;
 };
+
+}  // namespace detail
 
 /// Access of a transport to the memory of buffers: a handle, cheap to copy. Copies run in order,
 /// after the work that the handle stands for (on CUDA: its stream), fast from allocate_host memory.

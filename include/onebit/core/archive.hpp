@@ -33,11 +33,11 @@ enum class resume_with : std::uint8_t {
   other_options  ///< none: the rule and the groups may have others; the schedule goes on as saved
 };
 
+namespace detail {
+
 /// Checkpoints on disk that an object has loaded or saved, by a digest: its later saves may replace
 /// and remove them. False for one that was damaged.
 using known_checkpoints = std::map<std::uint64_t, bool>;
-
-namespace detail {
 
 inline constexpr char checkpoint_magic[8] = {'o', 'n', 'e', 'b', 'i', 't', '\r', '\n'};
 inline constexpr std::uint32_t checkpoint_order = 0x01020304U;

@@ -30,9 +30,13 @@ struct [[gnu::may_alias]] fp16 {
 static_assert(sizeof(bf16) == 2 && alignof(bf16) == 2 && std::is_trivially_copyable_v<bf16>);
 static_assert(sizeof(fp16) == 2 && alignof(fp16) == 2 && std::is_trivially_copyable_v<fp16>);
 
+namespace detail {
+
 /// Element type of parameters or gradients.
 template <class T>
 concept Element = std::same_as<T, float> || std::same_as<T, bf16> || std::same_as<T, fp16>;
+
+}  // namespace detail
 
 /// Returns x.
 ONEBIT_HD constexpr float to_float(float x) { return x; }
@@ -171,13 +175,18 @@ ONEBIT_HD constexpr float unrounded(float x, float y) {
 /// optimizer may have tensors of several types. Gradients of such tensors are only read.
 struct any_element;
 
+namespace detail {
+
 /// Element type, as a value at run time.
 enum class element_type : std::uint8_t { of_float, of_bf16, of_fp16 };
+
+}  // namespace detail
 /// The element_type of T.
-template <Element T>
-inline constexpr element_type type_of = std::same_as<T, bf16>   ? element_type::of_bf16
-                                        : std::same_as<T, fp16> ? element_type::of_fp16
-                                                                : element_type::of_float;
+template <detail::Element T>
+inline constexpr detail::element_type type_of =
+    std::same_as<T, bf16>   ? detail::element_type::of_bf16
+    : std::same_as<T, fp16> ? detail::element_type::of_fp16
+                            : detail::element_type::of_float;
 
 /// Calls f(p). On the host f may be a lambda; the pragma suppresses nvcc's warning about that.
 #if defined(__CUDACC__)
@@ -187,6 +196,8 @@ template <class T, class F>
 decltype(auto) with_type(T* p, const F& f) {
   return f(p);
 }
+namespace detail {
+
 struct any_pointer {
   void* p = nullptr;
   element_type type = element_type::of_float;
@@ -197,16 +208,20 @@ struct any_pointer {
   }
   friend ONEBIT_HD bool operator==(const any_pointer& a, std::nullptr_t) { return a.p == nullptr; }
 };
+
+}  // namespace detail
 #if defined(__CUDACC__)
 #pragma nv_exec_check_disable
 #endif
 /// Calls f with a typed pointer: bf16*, fp16* or float*, as `a.type` says.
 template <class F>
-decltype(auto) with_type(const any_pointer& a, const F& f) {
-  if (a.type == element_type::of_bf16) return f(static_cast<bf16*>(a.p));
-  if (a.type == element_type::of_fp16) return f(static_cast<fp16*>(a.p));
+decltype(auto) with_type(const detail::any_pointer& a, const F& f) {
+  if (a.type == detail::element_type::of_bf16) return f(static_cast<bf16*>(a.p));
+  if (a.type == detail::element_type::of_fp16) return f(static_cast<fp16*>(a.p));
   return f(static_cast<float*>(a.p));
 }
+
+namespace detail {
 
 /// View of elements of one type, known at run time. A span of any element type converts to it.
 class any_span {
@@ -228,17 +243,20 @@ class any_span {
   std::size_t size_ = 0;
 };
 
+}  // namespace detail
+
 /// True if T is any_element or const any_element.
 template <class T>
 inline constexpr bool is_any = std::same_as<std::remove_const_t<T>, any_element>;
+namespace detail {
+
 /// Pointer to elements of T: a T*, or an any_pointer.
 template <class T>
 using pointer_to = std::conditional_t<is_any<T>, any_pointer, T*>;
+
 /// View of elements of T: a std::span, or an any_span.
 template <class T>
 using span_of = std::conditional_t<is_any<T>, any_span, std::span<T>>;
-
-namespace detail {
 
 /// True if an optimizer accepts parameters of P with gradients of G.
 template <class P, class G>
@@ -251,14 +269,10 @@ using like_const = std::conditional_t<std::is_const_v<From>, const To, To>;
 template <class X>
 concept two_bytes = sizeof(X) == 2 && alignof(X) == 2 && std::is_trivially_copyable_v<X>;
 
-}  // namespace detail
-
 /// Declares a 16-bit type X of another library. A specialisation has a member `type`, bf16 or fp16:
 /// tensors of this type then take pointers to X and spans of X. backend/cuda_memory.cuh has CUDA's.
 template <class X>
 struct same_memory {};
-
-namespace detail {
 
 /// X, const or not, is a type declared by same_memory, and a tensor of T takes X.
 template <class X, class T>

@@ -209,7 +209,7 @@ void save_all(Optimizer& optimizer, const std::filesystem::path& root, const Wri
   const std::uint64_t step = optimizer.steps();
   const fs::path whole = root / files::step_name(step), part = whole.string() + files::part_suffix;
   const auto rank = static_cast<std::size_t>(optimizer.rank());
-  known_checkpoints& known = optimizer.checkpoints();
+  detail::known_checkpoints& known = optimizer.checkpoints();
   bool has_begun = false;
   try {
     const auto begun = files::together(optimizer, what, root, [&](auto& of_step, auto&) {
@@ -298,7 +298,7 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
   std::vector<files::step_directory> found;
   std::vector<std::filesystem::path> passed_over;
   std::string damaged;  // their names
-  known_checkpoints known;
+  detail::known_checkpoints known;
   const auto learn = [&] {
     if (rank == 0) known = files::with_all_of(root, passed_over, optimizer.checkpoints());
   };

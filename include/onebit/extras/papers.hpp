@@ -91,8 +91,8 @@ using namespace onebit::detail;
 template <class P, class G>
 struct average_coefficient_kernel {
   static constexpr bool serial = true;
-  const tensor_entry<P, G>* tensors;
-  const lamb_layer* coefficients;
+  const onebit::detail::tensor_entry<P, G>* tensors;
+  const onebit::detail::lamb_layer* coefficients;
   paper_layer* layers;
   double beta;  ///< decay rate of the average
 
@@ -129,8 +129,8 @@ struct unscaled_view {
 template <class View, class P, class G>
 struct scaled_momentum_message {
   unscaled_view<View> momentum;
-  const tensor_entry<P, G>* tensors;
-  const tensor_scalars* scalars;
+  const onebit::detail::tensor_entry<P, G>* tensors;
+  const onebit::detail::tensor_scalars* scalars;
   const step_scalars* now;
 
   template <class L>
@@ -138,7 +138,7 @@ struct scaled_momentum_message {
     typename unscaled_view<View>::template reader<L> momentum;
     gradients_of<L, G> gradient;
     float k;
-    moments_constants c;
+    onebit::detail::moments_constants c;
     ONEBIT_HD typename L::value operator()(std::uint32_t w, const typename L::value& base) const {
       const auto next = c.template next_momentum<L>(momentum(w), gradient.load(w));
       return L::fma(next, L::set(k), base);
@@ -164,14 +164,14 @@ struct second_variance_kernel {
   // no tile_at, hence one word at a time: several would take more registers than a device has
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    using one = one_word<L>;
+    using one = onebit::detail::one_word<L>;
     const tile t = tables.tiles[i];
-    const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
+    const onebit::detail::tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
     const parameters_of<L, P> params(tensor, t);
     const auto latest_at = latest.template at<L>(t, i);
     const auto previous_at = previous.template at<L>(t, i);
     const auto inverse_at = inverses.template at<L>(t, i);
-    const tensor_scalars of = tables.scalars[t.tensor];
+    const onebit::detail::tensor_scalars of = tables.scalars[t.tensor];
     const auto inverse = L::set(tensor.rests ? 0.0F : 1.0F / of.c.one_minus_beta1);
     const float decay = tensor.weight_decay;
     const auto m_correction = L::set(of.m_correction);
@@ -207,7 +207,7 @@ struct paper_factor_kernel {
   step_tables<P, G> tables;
   const float *sum_m, *sum_u;
   paper_layer* layers;
-  lamb_layer* coefficients;
+  onebit::detail::lamb_layer* coefficients;
   double least, greatest, threshold;  ///< bounds of the factor, and of its relative change
 
   template <class L>
@@ -407,7 +407,7 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
               detail::paper_factor_kernel<P, G>{
                   at, at.second_sums(), at.third_sums(), paper_layers_.data(), layers_.data(),
                   options_.factor_min, options_.factor_max, options_.factor_threshold});
-    update(detail::adam_update_kernel<unscaled, P, G, lamb_layer>{
+    update(detail::adam_update_kernel<unscaled, P, G, onebit::detail::lamb_layer>{
         m, at, base::inverse(), nullptr, {}, layers_.data()});
   }
   /// True if the host must wait for the outcome of the next step: before the first compressed step,

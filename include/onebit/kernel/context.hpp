@@ -20,6 +20,8 @@
 /// arguments of an exchange.
 namespace onebit { inline namespace v0_3 {
 
+namespace detail {
+
 /// Kernel-side view of one tensor: raw pointers and the options of its group.
 template <class P, class G>
 struct tensor_entry {
@@ -35,8 +37,6 @@ struct tensor_entry {
     return rests ? 0.0F : now->given.lr * lr_factor;
   }
 };
-
-namespace detail {
 
 /// Loads word k (with wide lanes: L::words words) of a tile of n elements that starts at `first` in
 /// the trainer's memory.
@@ -106,7 +106,7 @@ ONEBIT_HD typename L::value master_or_parameter(const any_pointer& of,
 /// Access to the parameters of a tile. A master that rounds to its parameter is read instead.
 template <class L, class P>
 struct parameters_of {
-  pointer_to<P> first;
+  detail::pointer_to<P> first;
   float* master;
   std::uint32_t n;
   bool stochastic;    ///< stores round stochastically
@@ -114,7 +114,7 @@ struct parameters_of {
 
   /// With `now` == null, stores round to nearest in all tensors.
   template <class G>
-  ONEBIT_HD parameters_of(const tensor_entry<P, G>& tensor, const tile& t,
+  ONEBIT_HD parameters_of(const detail::tensor_entry<P, G>& tensor, const tile& t,
                           const step_scalars* now = nullptr)
       : first(tensor.params + t.offset),
         master(tensor.master == nullptr ? nullptr : tensor.master + t.offset),
@@ -125,7 +125,7 @@ struct parameters_of {
 
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return load(k); }
   ONEBIT_HD typename L::value load(std::uint32_t k) const {
-    const pointer_to<const P> at(first);
+    const detail::pointer_to<const P> at(first);
     if constexpr (!std::is_same_v<P, float>) {
       if (master != nullptr) {
         const auto exact = detail::load_elements<L>(static_cast<const float*>(master), k, n);
@@ -176,13 +176,14 @@ inline constexpr float gradient_limit = 0x1p48F;
 /// as NaN. A tensor that rests reads as 0, and its gradient memory is not touched.
 template <class L, class G>
 struct gradients_of {
-  pointer_to<const G> first;
+  detail::pointer_to<const G> first;
   std::uint32_t n;
   float inverse_loss_scale;
 
   template <class P>
-  ONEBIT_HD gradients_of(const tensor_entry<P, G>& tensor, const tile& t, const step_scalars* now)
-      : first(tensor.rests ? pointer_to<const G>{} : tensor.grads + t.offset),
+  ONEBIT_HD gradients_of(const detail::tensor_entry<P, G>& tensor, const tile& t,
+                         const step_scalars* now)
+      : first(tensor.rests ? detail::pointer_to<const G>{} : tensor.grads + t.offset),
         n(t.n),
         inverse_loss_scale(now->given.inverse_loss_scale) {}
 
@@ -204,8 +205,8 @@ struct active_mask {
   /// Returns v with inactive elements set to 0. A non-finite inactive element makes `check` NaN.
   template <class L>
   ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v,
-                                   typename one_word<L>::value& check) const {
-    using one = one_word<L>;
+                                   typename detail::one_word<L>::value& check) const {
+    using one = detail::one_word<L>;
     if (words == nullptr) return v;
     if (all_of<L>(words + word)) return v;
     for (unsigned j = 0; j < L::words; ++j) {
@@ -237,6 +238,8 @@ struct active_mask {
   }
 };
 
+namespace detail {
+
 /// A buffer that a step replaces: `next` becomes `current` if the step is kept. Only `commit` does
 /// this: it swaps the buffers if the host can read `skip`; on a deferred backend it copies, unless
 /// the step is skipped. No-op if either buffer is empty. Sizes are multiples of 4 bytes.
@@ -254,6 +257,8 @@ struct double_buffer {
     return {{copy, now}, 0};
   }
 };
+
+}  // namespace detail
 
 /// Makes all elements active, for rules that exclude none. The bits of padding stay clear, since
 /// padding must not enter residuals.
@@ -276,7 +281,8 @@ template <class Buffer>
 struct initial_momentum {
   Buffer momentum{};               ///< on the flat axis
   const float* factors = nullptr;  ///< by tensor: the exchange averages factor * momentum; null: 1
-  const tensor_scalars* scalars = nullptr;  ///< own_beta1 by tensor, a second factor; null: 1
+  const detail::tensor_scalars* scalars =
+      nullptr;  ///< own_beta1 by tensor, a second factor; null: 1
 };
 
 inline constexpr std::size_t step_tables_sums = 3;  ///< arrays of step_tables::sums
@@ -286,12 +292,12 @@ inline constexpr std::size_t step_tables_sums = 3;  ///< arrays of step_tables::
 template <class P, class G>
 struct step_tables {
   const tile* tiles;
-  const tile_range* tensor_tiles;     ///< tiles of each tensor
-  float* sums;                        ///< work space: three arrays of one float per tile
-  const tensor_entry<P, G>* tensors;  ///< parameters, gradients, options of each tensor
-  const tensor_scalars* scalars;      ///< betas, eps, bias corrections of each tensor
-  const step_scalars* now;            ///< scalars of the step in progress
-  active_mask active;                 ///< elements that take part
+  const tile_range* tensor_tiles;             ///< tiles of each tensor
+  float* sums;                                ///< work space: three arrays of one float per tile
+  const detail::tensor_entry<P, G>* tensors;  ///< parameters, gradients, options of each tensor
+  const detail::tensor_scalars* scalars;      ///< betas, eps, bias corrections of each tensor
+  const step_scalars* now;                    ///< scalars of the step in progress
+  active_mask active;                         ///< elements that take part
 };
 
 /// Everything a rule needs to launch its kernels.
@@ -353,7 +359,7 @@ concept SingleWordField = requires {
 /// The local gradient, as a field g and as a message base + g.
 template <class P, class G>
 struct gradient_message {
-  const tensor_entry<P, G>* tensors;
+  const detail::tensor_entry<P, G>* tensors;
   const step_scalars* now;
 
   template <class L>
@@ -405,6 +411,8 @@ struct flat_field {
   }
 };
 
+namespace detail {
+
 /// Writes a field to a buffer on the flat axis.
 template <class Field>
 struct flatten_kernel {
@@ -452,8 +460,6 @@ struct undo_in_buffer {
     return {values, t.word - first_word};
   }
 };
-
-namespace detail {
 
 /// Saves nothing: the encode pass does not write the compensated values. The end of a kept step
 /// computes them a second time, from gradients that must not have changed since.

@@ -134,11 +134,11 @@ struct lanes_within<wide_lanes<L, N>> {
   using lanes = L;
 };
 
-}  // namespace detail
-
 /// Lanes for one word that the wide lanes L are made of; L itself if L holds one word.
 template <class L>
 using one_word = typename detail::lanes_within<L>::lanes;
+
+}  // namespace detail
 
 /// Returns word j, j < L::words, of a value of L.
 template <class L, class Value>
@@ -153,13 +153,13 @@ ONEBIT_HD auto& word_of(Value& v, [[maybe_unused]] unsigned j) {
 /// Adds the words of v to `sum`, a word of 32 sums, one word after the other.
 template <class L, class Sum>
 ONEBIT_HD void add_words(Sum& sum, const typename L::value& v) {
-  for (unsigned j = 0; j < L::words; ++j) sum = one_word<L>::add(sum, word_of<L>(v, j));
+  for (unsigned j = 0; j < L::words; ++j) sum = detail::one_word<L>::add(sum, word_of<L>(v, j));
 }
 /// Adds the squares of the words of v to `sum`, one word after the other.
 template <class L, class Sum>
 ONEBIT_HD void add_squares(Sum& sum, const typename L::value& v) {
   for (unsigned j = 0; j < L::words; ++j) {
-    sum = one_word<L>::fma(word_of<L>(v, j), word_of<L>(v, j), sum);
+    sum = detail::one_word<L>::fma(word_of<L>(v, j), word_of<L>(v, j), sum);
   }
 }
 
@@ -258,8 +258,6 @@ struct tile_by_tile {
 template <class First, class Second>
 tile_by_tile(First, Second) -> tile_by_tile<First, Second>;
 
-}  // namespace detail
-
 /// Kernel that runs all calls of `each`, then one call of `after`. The call of `each` that ends
 /// last runs `after`, which sees the results of all calls.
 template <class Each, class After>
@@ -278,12 +276,14 @@ struct then_once {
   }
 };
 
+}  // namespace detail
+
 /// Runs all calls of `each`, then one call of `after`. On a deferred backend this is one launch.
 template <class B, class Each, class After>
 void launch_then_once(B& backend, const calls<Each>& each, const After& after,
                       [[maybe_unused]] std::uint32_t* n_ended) {
   if constexpr (B::deferred) {
-    const then_once<Each, After> all{each, after, n_ended};
+    const detail::then_once<Each, After> all{each, after, n_ended};
     backend.launch(all.launches(), all);
   } else {
     backend.launch(each.n, each.kernel);

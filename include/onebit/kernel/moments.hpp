@@ -43,6 +43,8 @@ inline constexpr double least_float = 0x1p-126, most_float = 0x1.fffffep127;
   }
 }
 
+namespace detail {
+
 /// Constants of the recurrences of m and v: computed in double, rounded once to float.
 struct moments_constants {
   float beta1 = 1, one_minus_beta1 = 0, beta2 = 1, one_minus_beta2 = 0, eps = 1;
@@ -66,8 +68,10 @@ struct moments_constants {
   }
 };
 
+}  // namespace detail
+
 /// Computes the constants from betas and eps.
-ONEBIT_HD moments_constants make_moments(const moments& of) {
+ONEBIT_HD detail::moments_constants make_moments(const moments& of) {
   return {static_cast<float>(of.beta1), static_cast<float>(1 - of.beta1),
           static_cast<float>(of.beta2), static_cast<float>(1 - of.beta2),
           static_cast<float>(of.eps)};
@@ -82,8 +86,6 @@ struct tensor_options {
   std::uint32_t unused = 0;
 };
 
-}  // namespace detail
-
 /// Kernel-side constants and biases of a tensor's moments.
 struct tensor_scalars {
   moments_constants c{};   ///< if the tensor rests: constants that leave m and v unchanged
@@ -93,8 +95,6 @@ struct tensor_scalars {
   bias_decay bias{1, 1};   ///< after the kept steps: 1 minus the sum of the weights in the moment
   double since = 1;        ///< product of beta2 over the steps since the last freeze or refresh
 };
-
-namespace detail {
 
 /// Computes the constants of each tensor from the options that the host has set.
 struct set_options_kernel {

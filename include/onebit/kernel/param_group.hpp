@@ -68,8 +68,6 @@ concept lends_wrapped_pointer = requires(C& c) {
   { c.size() } -> std::convertible_to<std::size_t>;
 };
 
-}  // namespace detail
-
 /// A std::span that also converts from types of detail::lends_pointer and lends_wrapped_pointer.
 /// Owners of memory must be lvalues. Views that tell their strides throw invalid_input where they
 /// leave gaps; types with data() and size() that do not tell are rejected: span them yourself.
@@ -121,6 +119,8 @@ struct memory_view : std::span<T> {
   }
 };
 
+}  // namespace detail
+
 /// One tensor of the trainer: views of its memory, never copies.
 ///
 /// Averages may use the memory of float gradients as scratch: after a step the content of `grads`
@@ -137,10 +137,11 @@ struct memory_view : std::span<T> {
 /// of 0/1 Adam parameters must not be written: the next exchange throws on all ranks.)
 template <class P = float, class G = P>
 struct tensor {
-  std::conditional_t<is_any<P>, any_span, memory_view<P>> params;  ///< updated by each step
-  std::conditional_t<is_any<G>, any_span, memory_view<G>>
-      grads;                    ///< gradients of this rank, read by each step
-  memory_view<float> master{};  ///< float copy of params, or empty; see above
+  std::conditional_t<is_any<P>, detail::any_span, detail::memory_view<P>>
+      params;  ///< updated by each step
+  std::conditional_t<is_any<G>, detail::any_span, detail::memory_view<G>>
+      grads;                            ///< gradients of this rank, read by each step
+  detail::memory_view<float> master{};  ///< float copy of params, or empty; see above
 };
 
 /// Options that the tensors of a group share. The group's learning rate is `lr * lr_factor`. Weight
@@ -156,7 +157,7 @@ struct tensor {
 struct group_options {
   float lr_factor = 1.0F;            ///< 0: parameters do not change, m and v do
   float weight_decay = 0.0F;         ///< decoupled
-  group_moments own{};               ///< betas and eps of this group, in place of the rule's
+  detail::group_moments own{};       ///< betas and eps of this group, in place of the rule's
   bool rests = false;                ///< true: no gradients; parameters do not change
   bool stochastic_rounding = false;  ///< for bf16 parameters without masters
   friend bool operator==(const group_options&, const group_options&) = default;
@@ -170,7 +171,7 @@ struct param_group {
   /// As in group_options.
   float lr_factor = 1.0F;
   float weight_decay = 0.0F;
-  group_moments own{};
+  detail::group_moments own{};
   bool rests = false;
   bool stochastic_rounding = false;
   /// @}

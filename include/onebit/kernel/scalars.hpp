@@ -15,6 +15,8 @@
 /// graph replays with new scalars, and everything that interrupts a step sets the same flag.
 namespace onebit { inline namespace v0_3 {
 
+namespace detail {
+
 /// Ways in which another rank can be out of step with this one.
 enum class mismatch : std::uint32_t {
   step,       ///< the rank is at another step
@@ -24,8 +26,6 @@ enum class mismatch : std::uint32_t {
   missing,    ///< no message of the rank has arrived: its slot is empty
   sender      ///< the rank's slot has the message of another rank
 };
-
-namespace detail {
 
 /// What a step and its optimizer are told.
 struct given_numbers {
@@ -71,7 +71,7 @@ struct step_counts {
 
 /// Scalars of the step in progress: one object, in the backend's memory.
 struct step_scalars {
-  bias_decay bias{1, 1};  ///< of a tensor with the rule's betas that has never rested
+  detail::bias_decay bias{1, 1};  ///< of a tensor with the rule's betas that has never rested
   detail::given_numbers given{};
   detail::gradient_norms norms{};
   detail::step_verdict verdict{};

@@ -25,6 +25,8 @@
 /// summed in float within a tile, in double over tiles; the norm is rounded to float.
 namespace onebit { inline namespace v0_3 {
 
+namespace detail {
+
 /// State of LAMB for one layer: a tensor.
 struct lamb_layer {
   double sketch_bias = 1;  ///< 1 minus the sum of the weights in the sketch of directions
@@ -33,8 +35,6 @@ struct lamb_layer {
   float size = 0;          ///< norm of the mean direction in the first step after a refresh, or 0
   float growth = 1;        ///< factor of `direction`: growth of the mean direction since then
 };
-
-namespace detail {
 
 ONEBIT_HD float norm_of(double sum_of_squares) { return static_cast<float>(sqrt(sum_of_squares)); }
 ONEBIT_HD double clamp_to(double x, double low, double high) {
@@ -363,7 +363,7 @@ class lamb_rule : public freezing_rule<B, Options> {
   }
   void prepare(const layout& axis) {
     base::prepare(axis);
-    layers_ = to_buffer(backend_, std::vector<lamb_layer>(axis.tensor_tiles().size()));
+    layers_ = to_buffer(backend_, std::vector<detail::lamb_layer>(axis.tensor_tiles().size()));
   }
   /// Dense step: updates x, m and v from the mean gradient. Two passes, 44 bytes per element.
   template <class View, class P, class G>
@@ -441,7 +441,7 @@ class lamb_rule : public freezing_rule<B, Options> {
   }
 
   /// Returns the state of each layer, with the coefficient of the last step.
-  [[nodiscard]] const lamb_layer* layers() const { return layers_.data(); }
+  [[nodiscard]] const detail::lamb_layer* layers() const { return layers_.data(); }
   [[nodiscard]] std::size_t state_bytes() const {
     return base::state_bytes() + layers_.bytes() + sketch_.bytes();
   }
@@ -460,7 +460,7 @@ class lamb_rule : public freezing_rule<B, Options> {
  protected:
   using base::backend_, base::m_, base::options_, base::v_, base::frozen_;
 
-  buffer_of<B, lamb_layer> layers_;
+  buffer_of<B, detail::lamb_layer> layers_;
 
  private:
   [[nodiscard]] static std::size_t n_sketch(const layout& axis) {

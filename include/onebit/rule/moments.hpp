@@ -85,6 +85,8 @@ inline void validate_range(const char* options, const char* of, double low, cons
   return max_step > 0 ? static_cast<float>(max_step) : (std::numeric_limits<float>::max)();
 }
 
+namespace detail {
+
 /// Converts gradients to directions: divides by sqrt(v) + eps. v is this rank's own, with the
 /// square of the gradient that it divides in it, as in Adam, or constant.
 struct direction_units {
@@ -138,6 +140,8 @@ struct direction_units {
             of.c.eps};
   }
 };
+
+}  // namespace detail
 
 /// Base of rules that keep m, and v unless `keeps_v` is false, on the flat axis: 4 bytes per
 /// element each. `Options` has beta1, beta2, eps and max_grad_norm.
@@ -204,6 +208,8 @@ class moments_rule : public rule_defaults {
   bool keeps_v_;
 };
 
+namespace detail {
+
 /// Updates v from the mean gradient.
 template <class View>
 struct variance_kernel {
@@ -224,8 +230,6 @@ struct variance_kernel {
     }
   }
 };
-
-namespace detail {
 
 /// Ends the dense steps: elements with v > 0 become active. m becomes what is sent: a direction, or
 /// the momentum; 0 in the other elements. If v is constant from then on, its inverse takes its

@@ -30,17 +30,17 @@ template <class View, class P, class G>
 struct momentum_message {
   static constexpr bool single_word = detail::SingleWordField<View> || requires { View::n_slots; };
   View momentum;
-  const tensor_entry<P, G>* tensors;
-  const tensor_scalars* scalars;
+  const detail::tensor_entry<P, G>* tensors;
+  const detail::tensor_scalars* scalars;
   const step_scalars* now;
-  direction_units units{};
+  detail::direction_units units{};
 
   template <class L>
   struct reader {
     typename View::template reader<L> momentum;
     gradients_of<L, G> gradient;
-    moments_constants c;
-    direction_units::reader<L> in_units;
+    detail::moments_constants c;
+    detail::direction_units::reader<L> in_units;
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
       const auto g = in_units(k, gradient.load(k));
       return L::fma(g, L::set(c.one_minus_beta1), L::fma(momentum(k), L::set(c.beta1), base));
@@ -48,7 +48,7 @@ struct momentum_message {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    const tensor_scalars& of = scalars[t.tensor];
+    const detail::tensor_scalars& of = scalars[t.tensor];
     return {momentum.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now), of.c,
             units.at<L>(t, of)};
   }
@@ -299,7 +299,7 @@ class refreshing_rule : public moments_rule<B, Options> {
   /// Returns the rank's own v, on the flat axis; null if all ranks have the same.
   [[nodiscard]] const float* own_variance() const { return own_.data(); }
   /// Returns the field that a refresh averages.
-  [[nodiscard]] detail::own_squares_field own_squares(const tensor_scalars* scalars) const {
+  [[nodiscard]] detail::own_squares_field own_squares(const detail::tensor_scalars* scalars) const {
     const detail::growth_state<const float> g = growth();
     return {own_.data(), v_.data(), scalars, g.taken, g.due};
   }
@@ -383,7 +383,7 @@ class refreshing_rule : public moments_rule<B, Options> {
                         std::size_t n_more = 0) {
     const detail::refresh_floats f(work, at.axis, n_more);
     at.launch(n_tensors_, detail::swap_rho_kernel{f.rho, rho_.data()});
-    direction_units started = units();
+    detail::direction_units started = units();
     started.growth = nullptr;  // no step has noted the squares of this one
     its.launch(detail::refresh_variance_kernel<View, P, G>{mean, its.tiles, its.tensors,
                                                            its.scalars, its.now, its.active, active,
@@ -440,7 +440,7 @@ class refreshing_rule : public moments_rule<B, Options> {
   [[nodiscard]] bool inverted() const { return frozen_ && !keeps_squares(); }
   /// The rank's own v, for the update of a step: null in a refresh, which computes it.
   [[nodiscard]] float* own() { return refreshing_ ? nullptr : own_.data(); }
-  [[nodiscard]] direction_units units() const {
+  [[nodiscard]] detail::direction_units units() const {
     if (follows()) return {own_.data(), rho_.data(), growth().growth, nullptr};
     return {nullptr, nullptr, nullptr, directions() ? inverse() : nullptr};
   }
@@ -539,7 +539,7 @@ class freezing_rule : public refreshing_rule<B, Options> {
   template <class View, class At>
   [[nodiscard]] initial_momentum<float_buffer> resume(const View& previous, const At& at) {
     auto m = base::make_floats();
-    backend_.launch(at.n_tiles(), flatten_kernel<View>{previous, at.tiles, m.data()});
+    backend_.launch(at.n_tiles(), detail::flatten_kernel<View>{previous, at.tiles, m.data()});
     return {std::move(m), nullptr, at.scalars};
   }
   [[nodiscard]] std::size_t state_bytes() const {

@@ -25,6 +25,8 @@
 /// The rule of 0/1 Adam: local Adam steps from an anchor, and exchanges of their sum.
 namespace onebit { inline namespace v0_3 {
 
+namespace detail {
+
 /// Adds this step's learning rate to the sums of the tensors that do not rest, or zeroes all sums.
 template <class P, class G>
 struct sum_lr_kernel {
@@ -40,8 +42,6 @@ struct sum_lr_kernel {
     L::store_scalar(sums + i, restart ? 0.0 : sums[i] + static_cast<double>(lr));
   }
 };
-
-namespace detail {
 
 /// Writes, by tensor, the sum of learning rates since the last exchange, this step's included.
 template <class P, class G>
@@ -412,7 +412,7 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   /// Updates v from the mean gradient. One pass, 12 bytes per element.
   template <class View, class P, class G>
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
-    at.launch(variance_kernel<View>{gradient, at.tiles, v_.data(), at.scalars});
+    at.launch(detail::variance_kernel<View>{gradient, at.tiles, v_.data(), at.scalars});
   }
   /// Takes a whole Adam step from the mean gradient, in a dense step or with one rank.
   template <class View, class P, class G>
@@ -525,7 +525,8 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
     return static_cast<std::uint32_t>(lr_sum_.size());
   }
   template <class P, class G>
-  [[nodiscard]] sum_lr_kernel<P, G> sum_of_rates(const step_context<B, P, G>& at, bool restart) {
+  [[nodiscard]] detail::sum_lr_kernel<P, G> sum_of_rates(const step_context<B, P, G>& at,
+                                                         bool restart) {
     return {lr_sum_.data(), at.tensors, at.now, restart};
   }
   template <bool Local, class Field, class P, class G>

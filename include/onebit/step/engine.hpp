@@ -30,9 +30,7 @@
 #include <vector>
 
 /// State that lasts from step to step.
-namespace onebit { inline namespace v0_3 {
-
-namespace detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Explains why a step cannot use these numbers; empty if the step can.
 [[nodiscard, gnu::cold]] inline std::string why_not_numbers(std::uint64_t step, float lr,
@@ -52,8 +50,6 @@ namespace detail {
   }
   return {};
 }
-
-}  // namespace detail
 
 template <class B, class R, bool Follows>
 class variance_refresh;  // step/refresh.hpp
@@ -415,5 +411,7 @@ struct engine {
     ++graph_epoch;
   }
 };
+
+}  // namespace detail
 
 }}  // namespace onebit

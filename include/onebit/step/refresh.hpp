@@ -20,9 +20,7 @@
 ///               sketches of their gradients beside; from these rho and the mean gradient's norm
 ///     refresh   after they have: v, and the ranks' own v anew, with this step's gradient; which
 ///               elements are active; what is carried of elements that become active
-namespace onebit { inline namespace v0_3 {
-
-namespace detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Message that leaves a residual as it is, except in elements that become active. The next message
 /// adds beta1 m, m the previous mean message, which has no value in these elements: it is taken off
@@ -77,8 +75,6 @@ struct unchanged_message {
     return {};
   }
 };
-
-}  // namespace detail
 
 /// Refresh of v by a RefreshingRule R. `E` is an engine.
 ///
@@ -206,5 +202,7 @@ class variance_refresh<B, R, false> {
   void forget() noexcept {}
   [[nodiscard]] std::size_t work_bytes() const { return 0; }
 };
+
+}  // namespace detail
 
 }}  // namespace onebit

@@ -404,17 +404,17 @@ class old_job {
   initial_momentum<buffer_of<B, float>> given_{};
 };
 
-}  // namespace detail
-
 /// Access to the files of an old job: calls `read` with the checkpoint of rank r.
 using old_files = function_ref<void(std::size_t r, function_ref<void(std::istream&)> read)>;
+
+}  // namespace detail
 
 /// Loads the checkpoints of an old job with `n_ranks` ranks into engine e; the rest as
 /// load_checkpoint. Collective: throws checkpoint_error on all ranks if one fails; then nothing has
 /// changed.
 template <class E, class Card>
-[[gnu::cold]] void load_old_job_of(E& e, std::size_t n_ranks, old_files files, const Card& card,
-                                   resume_with with, const std::string& refusal) {
+[[gnu::cold]] void load_old_job_of(E& e, std::size_t n_ranks, detail::old_files files,
+                                   const Card& card, resume_with with, const std::string& refusal) {
   std::string failure = refusal;
   std::unique_ptr<detail::old_job<E>> old;
   try {

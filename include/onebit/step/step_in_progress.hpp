@@ -29,6 +29,8 @@
 namespace onebit { inline namespace v0_3 {
 
 /// State of a step from its begin to its end. The constructor opens the step with its numbers;
+namespace detail {
+
 /// `ready` may send buckets early; `run` does the rest. No phase asks whether an earlier one
 /// failed: a bad value, a rank out of step, an exception and the destructor all set one word,
 /// `now->verdict.skip`, and `finish` then keeps the step or restores the bits from before.
@@ -522,5 +524,7 @@ struct running {
   E engine;
   std::optional<step_in_progress<E>> in_progress;
 };
+
+}  // namespace detail
 
 }}  // namespace onebit

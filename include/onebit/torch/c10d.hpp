@@ -407,7 +407,8 @@ class c10d {
   std::shared_ptr<group_type> group_;
 };
 
-static_assert(StartingTransport<c10d> && SplittingTransport<c10d> && NodeAwareTransport<c10d> &&
-              DuplicatingTransport<c10d> && HostGatheringTransport<c10d> && WaitingTransport<c10d>);
+static_assert(detail::StartingTransport<c10d> && detail::SplittingTransport<c10d> &&
+              detail::NodeAwareTransport<c10d> && detail::DuplicatingTransport<c10d> &&
+              detail::HostGatheringTransport<c10d> && detail::WaitingTransport<c10d>);
 
 }}  // namespace onebit

@@ -366,8 +366,8 @@ class communicator {
   int rank_, size_;
 };
 
-static_assert(StartingTransport<communicator> && SplittingTransport<communicator> &&
-              NodeAwareTransport<communicator>);
+static_assert(detail::StartingTransport<communicator> && detail::SplittingTransport<communicator> &&
+              detail::NodeAwareTransport<communicator>);
 
 namespace detail {
 

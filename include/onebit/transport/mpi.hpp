@@ -354,7 +354,8 @@ class mpi {
   detail::mpi_group group_;
 };
 
-static_assert(StartingTransport<mpi> && SplittingTransport<mpi> && NodeAwareTransport<mpi> &&
-              DeviceAwareTransport<mpi> && DuplicatingTransport<mpi>);
+static_assert(detail::StartingTransport<mpi> && detail::SplittingTransport<mpi> &&
+              detail::NodeAwareTransport<mpi> && detail::DeviceAwareTransport<mpi> &&
+              detail::DuplicatingTransport<mpi>);
 
 }}  // namespace onebit

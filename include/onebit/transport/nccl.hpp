@@ -525,7 +525,7 @@ class nccl {
   std::shared_ptr<detail::nccl_member> member_;
 };
 
-static_assert(StartingTransport<nccl> && SplittingTransport<nccl> && HostGatheringTransport<nccl> &&
-              WaitingTransport<nccl>);
+static_assert(detail::StartingTransport<nccl> && detail::SplittingTransport<nccl> &&
+              detail::HostGatheringTransport<nccl> && detail::WaitingTransport<nccl>);
 
 }}  // namespace onebit

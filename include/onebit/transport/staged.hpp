@@ -46,7 +46,7 @@ class staged {
           [&](const void* from, void* to) { inner_.all_gather(from, to, slot_bytes); });
   }
   void all_reduce_sum(float* data, std::size_t n) { reduce(data, n); }
-  void all_reduce_sum(bf16* data, std::size_t n) requires HalfSummingTransport<T> {
+  void all_reduce_sum(bf16* data, std::size_t n) requires detail::HalfSummingTransport<T> {
     reduce(data, n);
   }
   /// @}
@@ -57,15 +57,15 @@ class staged {
   }
 
   /// Splits as T does, on the same memory. Collective over all ranks.
-  [[nodiscard]] staged split(int color, int key) const requires SplittingTransport<T> {
+  [[nodiscard]] staged split(int color, int key) const requires detail::SplittingTransport<T> {
     return staged(inner_.split(color, key), memory_);
   }
   /// Duplicates as T does, on the same memory. Collective over all ranks.
-  [[nodiscard]] staged duplicate() const requires DuplicatingTransport<T> {
+  [[nodiscard]] staged duplicate() const requires detail::DuplicatingTransport<T> {
     return staged(inner_.duplicate(), memory_);
   }
   /// Returns the number of ranks per node according to T. Collective.
-  [[nodiscard]] int ranks_per_node() const requires NodeAwareTransport<T> {
+  [[nodiscard]] int ranks_per_node() const requires detail::NodeAwareTransport<T> {
     return inner_.ranks_per_node();
   }
 
@@ -94,7 +94,7 @@ class staged {
   [[nodiscard]] std::size_t n_ranks() const { return static_cast<std::size_t>(inner_.size()); }
 
   [[nodiscard]] bool takes_device_memory() const {
-    if constexpr (DeviceAwareTransport<T>) {
+    if constexpr (detail::DeviceAwareTransport<T>) {
       return inner_.device_aware();
     } else {
       return M::host_can_touch;

@@ -361,7 +361,7 @@ class basic_threads {
 /// Threads transport for host memory.
 using threads = basic_threads<host_memory>;
 
-static_assert(SplittingTransport<threads>);
+static_assert(detail::SplittingTransport<threads>);
 
 /// Runs `f(basic_threads<M>)` on memories.size() ranks, one thread each, and waits for all threads.
 /// Rank r uses `memories[r]`. If a rank throws, or returns while others wait for it, the
