@@ -90,6 +90,31 @@ template <policy_kind Kind, class Default, class First, class... More>
   }
 }
 
+/// The policies of an algorithm.
+template <class C, class B>
+struct chosen_policies {
+  C collective;
+  B backend;
+};
+/// Returns the policies for compressed steps over a transport T. By default: `Collective`, host.
+template <class T, class Collective, class... Policies>
+[[nodiscard]] auto policies_of_exchange(const Policies&... given) {
+  check_policies<T, policy_kind::collective, policy_kind::backend, Policies...>();
+  chosen_policies chosen{policy<policy_kind::collective, Collective>(given...),
+                         policy<policy_kind::backend, host>(given...)};
+  check_backend<decltype(chosen.backend)>();
+  check_split<decltype(chosen.collective), T>();
+  return chosen;
+}
+/// Returns the backend for dense steps over a transport T, by default host.
+template <class T, class... Policies>
+[[nodiscard]] auto backend_of_averages(const Policies&... given) {
+  check_policies<T, policy_kind::backend, policy_kind::sum, Policies...>();
+  auto backend = policy<policy_kind::backend, host>(given...);
+  check_backend<decltype(backend)>();
+  return backend;
+}
+
 /// Throws invalid_input if there are no dense steps: LAMB's first coefficients come from them.
 [[gnu::cold]] inline void require_dense_steps(const char* name, const freeze_options& o) {
   if (o.after > 0) return;
@@ -181,12 +206,9 @@ struct one_bit_adam_options {
 template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto adam(const std::vector<param_group<P, G>>& groups, T transport,
                                    adam_options options = {}, Policies... policies) {
-  using detail::policy_kind;
-  detail::check_policies<T, policy_kind::backend, policy_kind::sum, Policies...>();
-  auto backend = detail::policy<policy_kind::backend, host>(policies...);
-  const auto sum = detail::policy<policy_kind::sum, dense_sum>(policies...);
+  auto backend = detail::backend_of_averages<T>(policies...);
+  const auto sum = detail::policy<detail::policy_kind::sum, dense_sum>(policies...);
   using B = decltype(backend);
-  check_backend<B>();
   communicator comm(std::move(transport));
   auto rule = detail::collective_try(comm, [&] {
     detail::refuse_options_of_exchanges("adam", options);
@@ -215,14 +237,8 @@ template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto one_bit_adam(const std::vector<param_group<P, G>>& groups,
                                            T transport, one_bit_adam_options options = {},
                                            Policies... policies) {
-  using detail::policy_kind;
-  detail::check_policies<T, policy_kind::collective, policy_kind::backend, Policies...>();
-  auto collective =
-      detail::policy<policy_kind::collective, gather_scatter<sign<l2_scale>>>(policies...);
-  auto backend = detail::policy<policy_kind::backend, host>(policies...);
-  using B = decltype(backend);
-  check_backend<B>();
-  check_split<decltype(collective), T>();
+  auto chosen = detail::policies_of_exchange<T, gather_scatter<sign<l2_scale>>>(policies...);
+  using B = decltype(chosen.backend);
   communicator comm(std::move(transport));
   auto [rule, schedule] = detail::collective_try(comm, [&] {
     if (!options.adam.keeps_squares && options.refreshes > 0) {
@@ -230,14 +246,14 @@ template <class P, class G, class T, class... Policies>
                                              options.refreshes, ": set refreshes to 0 alone"));
     }
     options.adam.keeps_squares = options.refreshes > 0;
-    return std::pair(adam_rule<B>(options.adam, std::move(backend)),
+    return std::pair(adam_rule<B>(options.adam, std::move(chosen.backend)),
                      freeze(options.freeze, detail::least_beta2(groups, options.adam.beta2),
                             options.refreshes, options.adam.bias_correction));
   });
   return optimizer("one_bit_adam" + describe(options.adam) + describe(options.freeze) +
-                       describe(", refreshes ", options.refreshes, ", ") + policy_name(collective) +
-                       describe(groups),
-                   groups, comm, std::move(rule), std::move(schedule), collective,
+                       describe(", refreshes ", options.refreshes, ", ") +
+                       policy_name(chosen.collective) + describe(groups),
+                   groups, comm, std::move(rule), std::move(schedule), chosen.collective,
                    options.warm_up_sum);
 }
 
@@ -246,12 +262,9 @@ template <class P, class G, class T, class... Policies>
 template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto lamb(const std::vector<param_group<P, G>>& groups, T transport,
                                    lamb_options options = {}, Policies... policies) {
-  using detail::policy_kind;
-  detail::check_policies<T, policy_kind::backend, policy_kind::sum, Policies...>();
-  auto backend = detail::policy<policy_kind::backend, host>(policies...);
-  const auto sum = detail::policy<policy_kind::sum, dense_sum>(policies...);
+  auto backend = detail::backend_of_averages<T>(policies...);
+  const auto sum = detail::policy<detail::policy_kind::sum, dense_sum>(policies...);
   using B = decltype(backend);
-  check_backend<B>();
   communicator comm(std::move(transport));
   auto rule = detail::collective_try(comm, [&] {
     detail::refuse_options_of_exchanges("lamb", options);
@@ -281,14 +294,8 @@ template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto one_bit_lamb(const std::vector<param_group<P, G>>& groups,
                                            T transport, one_bit_lamb_options options = {},
                                            Policies... policies) {
-  using detail::policy_kind;
-  detail::check_policies<T, policy_kind::collective, policy_kind::backend, Policies...>();
-  auto collective =
-      detail::policy<policy_kind::collective, gather_scatter<sign<l2_scale>>>(policies...);
-  auto backend = detail::policy<policy_kind::backend, host>(policies...);
-  using B = decltype(backend);
-  check_backend<B>();
-  check_split<decltype(collective), T>();
+  auto chosen = detail::policies_of_exchange<T, gather_scatter<sign<l2_scale>>>(policies...);
+  using B = decltype(chosen.backend);
   communicator comm(std::move(transport));
   auto [rule, schedule] = detail::collective_try(comm, [&] {
     if (options.refreshes == 0) {
@@ -297,14 +304,14 @@ template <class P, class G, class T, class... Policies>
           "come from refreshes"));
     }
     detail::require_dense_steps("one_bit_lamb", options.freeze);
-    return std::pair(lamb_rule<B>(options.lamb, std::move(backend)),
+    return std::pair(lamb_rule<B>(options.lamb, std::move(chosen.backend)),
                      freeze(options.freeze, detail::least_beta2(groups, options.lamb.beta2),
                             options.refreshes, options.lamb.bias_correction));
   });
   return optimizer("one_bit_lamb" + describe(options.lamb) + describe(options.freeze) +
-                       describe(", refreshes ", options.refreshes, ", ") + policy_name(collective) +
-                       describe(groups),
-                   groups, comm, std::move(rule), std::move(schedule), collective,
+                       describe(", refreshes ", options.refreshes, ", ") +
+                       policy_name(chosen.collective) + describe(groups),
+                   groups, comm, std::move(rule), std::move(schedule), chosen.collective,
                    options.warm_up_sum);
 }
 
@@ -334,24 +341,19 @@ template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto zero_one_adam(const std::vector<param_group<P, G>>& groups,
                                             T transport, zero_one_adam_options options = {},
                                             Policies... policies) {
-  using detail::policy_kind;
-  detail::check_policies<T, policy_kind::collective, policy_kind::backend, Policies...>();
-  auto collective = detail::policy<policy_kind::collective, gather_scatter<two_bits>>(policies...);
-  auto backend = detail::policy<policy_kind::backend, host>(policies...);
-  using B = decltype(backend);
-  check_backend<B>();
-  check_split<decltype(collective), T>();
+  auto chosen = detail::policies_of_exchange<T, gather_scatter<two_bits>>(policies...);
+  using B = decltype(chosen.backend);
   communicator comm(std::move(transport));
   auto [rule, schedule] = detail::collective_try(comm, [&] {
-    return std::pair(zero_one_rule<B>(options.adam, std::move(backend)),
+    return std::pair(zero_one_rule<B>(options.adam, std::move(chosen.backend)),
                      intervals(options.schedule, detail::least_beta2(groups, options.adam.beta2),
                                options.adam.bias_correction || options.adam.keeps_squares));
   });
   return optimizer(
       "zero_one_adam" + describe(options.adam) +
           describe(", keeps_squares ", options.adam.keeps_squares) + describe(options.schedule) +
-          ", " + policy_name(collective) + describe(groups),
-      groups, comm, std::move(rule), std::move(schedule), collective, options.refresh_sum);
+          ", " + policy_name(chosen.collective) + describe(groups),
+      groups, comm, std::move(rule), std::move(schedule), chosen.collective, options.refresh_sum);
 }
 
 }}  // namespace onebit

@@ -386,9 +386,9 @@ class dense_average {
   /// Clipped mean; `to` as in `all_reduce`.
   [[nodiscard]] view latest(const step_scalars* now, [[maybe_unused]] const To& to = {}) {
     if constexpr (To::in_gradients) {
-      return {{exchange_.latest(), passes(to) ? to : To{}}, now};
+      return {{exchange_.latest(), passes(to) ? to : To{}}, {now}};
     } else {
-      return {exchange_.latest(), now};
+      return {exchange_.latest(), {now}};
     }
   }
   [[nodiscard]] const layout& axis() const { return exchange_.axis(); }

@@ -10,6 +10,7 @@
 #include <onebit/core/error.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/context.hpp>
+#include <onebit/kernel/moments.hpp>
 #include <onebit/kernel/param_group.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <onebit/rule/adam.hpp>
@@ -105,25 +106,14 @@ struct average_coefficient_kernel {
   }
 };
 
+/// Factor of a mean message that makes it a momentum.
+struct inverse_k_of_layer {
+  const paper_layer* layers;
+  ONEBIT_HD float operator()(const tile& t) const { return layers[t.tensor].inverse_k; }
+};
 /// Momentum, as a field: a mean message divided by the layers' k.
 template <class View>
-struct unscaled_view {
-  View previous;
-  const paper_layer* layers;
-
-  template <class L>
-  struct reader {
-    typename View::template reader<L> previous;
-    float inverse_k;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-      return L::mul(previous(k), L::set(inverse_k));
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {previous.template at<L>(t, index), layers[t.tensor].inverse_k};
-  }
-};
+using unscaled_view = onebit::detail::scaled_field<View, inverse_k_of_layer>;
 
 /// Next local momentum, as a message: base + k (beta1 m + (1 - beta1) g), m the previous mean.
 template <class View, class P, class G>
@@ -147,7 +137,7 @@ struct scaled_momentum_message {
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     return {momentum.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now),
-            momentum.layers[t.tensor].k, scalars[t.tensor].c};
+            momentum.factor.layers[t.tensor].k, scalars[t.tensor].c};
   }
 };
 
@@ -369,19 +359,19 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
   /// Returns to dense steps, with m from the previous mean message. Average coefficients stay.
   template <class View, class At>
   void thaw(const View& previous, const At& at) {
-    base::thaw(detail::unscaled_view<View>{previous, paper_layers_.data()}, at);
+    base::thaw(detail::unscaled_view<View>{previous, {paper_layers_.data()}}, at);
     fresh_ = {};
   }
   /// As in refreshing_rule, without the scaling of momenta.
   template <class View, class At>
   void write_moments(const View& mean, const At& at, float* m, float* v) {
-    base::write_moments(detail::unscaled_view<View>{mean, paper_layers_.data()}, at, m, v);
+    base::write_moments(detail::unscaled_view<View>{mean, {paper_layers_.data()}}, at, m, v);
   }
   /// Hands over the previous mean momentum, to an exchange that starts with v frozen. Keeps a copy
   /// for the first compressed step, as `freeze` does.
   template <class View, class At>
   [[nodiscard]] initial_momentum<float_buffer> resume(const View& previous, const At& at) {
-    const detail::unscaled_view<View> unscaled{previous, paper_layers_.data()};
+    const detail::unscaled_view<View> unscaled{previous, {paper_layers_.data()}};
     // before the first compressed step there is no mean message yet, and m_ is still here
     auto m = m_.size() > 0 ? float_buffer{} : base::resume(unscaled, at).momentum;
     auto copy = base::resume(unscaled, at).momentum;
@@ -392,7 +382,7 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
   template <class View, class P, class G>
   [[nodiscard]] detail::scaled_momentum_message<View, P, G> message(
       const View& previous, const step_context<B, P, G>& at) const {
-    return {{previous, paper_layers_.data()}, at.tensors, at.scalars, at.now};
+    return {{previous, {paper_layers_.data()}}, at.tensors, at.scalars, at.now};
   }
   /// Updates x and the second variance from the latest mean. Two passes, 28 bytes per element.
   template <class View, class P, class G, class Update>
@@ -400,7 +390,7 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
                          const Update& update) {
     const float* const first = m_.size() > 0 ? m_.data() : nullptr;
     using unscaled = detail::unscaled_view<View>;
-    const unscaled m{latest, paper_layers_.data()}, before{previous, paper_layers_.data()};
+    const unscaled m{latest, {paper_layers_.data()}}, before{previous, {paper_layers_.data()}};
     at.launch(detail::second_variance_kernel<unscaled, P, G>{
         m, before, first, at, {base::inverse()}, fresh_.data(), at.second_sums(), at.third_sums()});
     at.launch(layers_.size(),

@@ -126,25 +126,14 @@ struct clip_own_kernel {
   }
 };
 
+/// Factor of the mean gradient.
+struct clip_of_step {
+  const step_scalars* now;
+  ONEBIT_HD float operator()(const tile&) const { return now->norms.clip; }
+};
 /// The mean gradient as rules read it: a field, multiplied by `now->norms.clip`.
 template <class View>
-struct clipped_view {
-  View mean;
-  const step_scalars* now;
-
-  template <class L>
-  struct reader {
-    typename View::template reader<L> mean;
-    float clip;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-      return L::mul(mean(k), L::set(clip));
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {mean.template at<L>(t, index), now->norms.clip};
-  }
-};
+using clipped_view = scaled_field<View, clip_of_step>;
 
 }  // namespace detail
 

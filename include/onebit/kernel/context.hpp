@@ -10,7 +10,6 @@
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/launch.hpp>
-#include <onebit/kernel/moments.hpp>
 #include <onebit/kernel/param_group.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <type_traits>
@@ -19,6 +18,10 @@
 /// Kernel-side views of a step: the trainer's tensors, the step context that rules receive, and the
 /// arguments of an exchange.
 namespace onebit { inline namespace v0_3 {
+
+namespace detail {
+struct tensor_scalars;  // kernel/moments.hpp
+}  // namespace detail
 
 namespace detail {
 
@@ -412,6 +415,26 @@ struct flat_field {
 };
 
 namespace detail {
+
+/// A field times a factor of each tensor; `Factor` returns that of a tile.
+template <class Field, class Factor>
+struct scaled_field {
+  Field values;
+  Factor factor;
+
+  template <class L>
+  struct reader {
+    typename Field::template reader<L> values;
+    float factor;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      return L::mul(values(k), L::set(factor));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    return {values.template at<L>(t, index), factor(t)};
+  }
+};
 
 /// Writes a field to a buffer on the flat axis.
 template <class Field>

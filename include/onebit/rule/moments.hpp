@@ -13,6 +13,7 @@
 #include <onebit/core/layout.hpp>
 #include <onebit/core/words.hpp>
 #include <onebit/kernel/context.hpp>
+#include <onebit/kernel/moments.hpp>
 #include <onebit/kernel/param_group.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <utility>

@@ -10,6 +10,7 @@
 #include <onebit/core/words.hpp>
 #include <onebit/kernel/context.hpp>
 #include <onebit/kernel/launch.hpp>
+#include <onebit/kernel/moments.hpp>
 #include <onebit/kernel/scalars.hpp>
 
 /// Sketches of gradients. A sketch has one sum for 128 elements. The ranks average their sketches,

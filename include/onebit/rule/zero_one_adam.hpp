@@ -14,6 +14,7 @@
 #include <onebit/core/error.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/context.hpp>
+#include <onebit/kernel/moments.hpp>
 #include <onebit/kernel/param_group.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <onebit/rule/moments.hpp>

@@ -13,6 +13,7 @@
 #include <onebit/core/words.hpp>
 #include <onebit/kernel/context.hpp>
 #include <onebit/kernel/launch.hpp>
+#include <onebit/kernel/moments.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <onebit/step/residuals.hpp>
 #include <onebit/step/tensors.hpp>

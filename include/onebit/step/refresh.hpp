@@ -8,6 +8,7 @@
 #include <onebit/core/config.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/context.hpp>
+#include <onebit/kernel/moments.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <type_traits>

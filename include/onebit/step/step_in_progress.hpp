@@ -16,6 +16,7 @@
 #include <onebit/kernel/clipping.hpp>
 #include <onebit/kernel/context.hpp>
 #include <onebit/kernel/mismatch.hpp>
+#include <onebit/kernel/moments.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <onebit/step/agreement.hpp>
 #include <onebit/step/model_parallel.hpp>

@@ -15,6 +15,7 @@
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/kernel/context.hpp>
+#include <onebit/kernel/moments.hpp>
 #include <onebit/kernel/param_group.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <onebit/transport/communicator.hpp>
