@@ -189,18 +189,22 @@ class optimizer {
     join_model(detail::communicator_of<C>(std::move(transport)));
   }
 
-  /// Sets a veto. From the next step on every rank calls `f(norm)` before anything has changed; if
-  /// f returns true on one rank, all ranks skip the step (in a local step this rank leaves its
-  /// gradient out): thresholds, z-scores (as in llm.c). The norm is the mean gradient's in steps
-  /// that average gradients, an estimate (6%) in steps that average squares, and in other steps
-  /// this rank's own norm, divided by the usual ratio of own to mean norm. In other steps f is
-  /// called even if a gradient of another rank will call the step off. If f throws, all ranks skip,
-  /// and the rank rethrows after the step. An empty f removes the veto.
+  /// Sets a veto: a threshold or a z-score, as in llm.c. From the next step on each rank calls
+  /// `f(norm)` before anything has changed. If f returns true on one rank, all ranks skip the step;
+  /// in a local step this rank leaves its gradient out. If f throws, all ranks skip, and this rank
+  /// rethrows after the step. An empty f removes the veto.
+  ///
+  ///     step                     norm that f sees
+  ///     averages gradients       that of the mean gradient
+  ///     refreshes v              an estimate of it, to 6%
+  ///     else                     this rank's own, over the usual ratio of own to mean norm
+  ///
+  /// In the last kind f is called even if a gradient of another rank will call the step off.
   ///
   /// Collective: throws rank_mismatch on all ranks if some give a veto and others none. The parts
   /// of a model (join_model_parallel) must all give one, or none. Costs in each step as much as
-  /// clipping; in dense steps without an exchange one more collective of 4 bytes (and one of 20
-  /// between model parts). A deferred backend waits for the norm, and captures no step.
+  /// clipping; in dense steps one more collective of 4 bytes (and one of 20 between model parts).
+  /// A deferred backend waits for the norm, and captures no step.
   void veto_with(std::function<bool(float norm)> f);
   /// Sets a function that each step, save, load and verify calls first, to rebind to the groups
   /// that it returns: for trainers whose memory moves (x = ..., a vector that grows). Empty: none.

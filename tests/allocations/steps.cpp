@@ -200,10 +200,10 @@ struct far_rank {
 TEST_CASE("a step formats no text of an error before there is an error") {
   const onebit::communicator comm{far_rank{}};
   const auto before = n_allocations.load();
-  const bool refused = !onebit::detail::refuse_numbers(1, 0.1F, 1, 1, comm).empty();
+  const bool refused = !onebit::detail::why_not_numbers(1, 0.1F, 1, 1, comm).empty();
   CHECK(n_allocations.load() == before);
   CHECK(!refused);
-  const std::string text = onebit::detail::refuse_numbers(1, -1, 1, 1, comm);
+  const std::string text = onebit::detail::why_not_numbers(1, -1, 1, 1, comm);
   CHECK(text.ends_with("[rank 100/1000]"));
 }
 

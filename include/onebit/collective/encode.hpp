@@ -9,6 +9,7 @@
 #include <onebit/core/config.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/context.hpp>
+#include <onebit/kernel/moments.hpp>
 #include <onebit/kernel/scalars.hpp>
 
 /// Encode kernels of an exchange, one call per tile, and the residuals that the exchange carries.

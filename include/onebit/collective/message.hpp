@@ -16,6 +16,16 @@
 #include <vector>
 
 /// Wire format: the bytes of a slot, and the views that read values from them.
+///
+///     0                          scales_at               status_at     slot_bytes
+///     | payload                  | scales                | status      |
+///     | the chunk's words        | one fp32 a segment,   | step, tag,  |
+///     | (or its tiles)           | if the codec has any  | digest      |
+///
+/// The status tells all ranks of a skip, and of ranks out of step, without another collective.
+///
+/// A view (like all that kernels read values from) is a small trivially copyable object with
+/// `at<L>(tile, index)`, which gives a reader: word index within the tile -> 32 values.
 namespace onebit { inline namespace v0_3 {
 
 /// Buffers that one kernel call has for the values of a tile. Values that the call holds at the
@@ -142,15 +152,6 @@ ONEBIT_HD void decode_tile(const C& codec, const std::byte* in, std::size_t n,
 }
 
 }  // namespace detail
-
-// Layout of a slot:
-//
-// slot = payload (the chunk's words, or its tiles) | one fp32 scale per segment, if any | status
-//
-// The status tells all ranks of a skip, and of ranks out of step, without another collective.
-//
-// A view (like all that kernels read values from) is a small trivially copyable object with
-// `at<L>(tile, index)`, which gives a reader: word index within the tile -> 32 values.
 
 namespace detail {
 

@@ -15,9 +15,19 @@
 /// Exchange with the memory that its steps need, as optimizers and compressed_allreduce hold it.
 namespace onebit { inline namespace v0_3 { namespace detail {
 
-/// Exchange X, with the mask of active elements and memory for values that the encode pass
-/// overwrites. Adds to `state_bytes` 1 bit per element for the mask, and 4 bytes per element if a
-/// message cannot be made twice (see undo_by_repeating).
+/// Exchange X, with the mask of active elements, and with what a step needs that may be called off.
+///
+/// The encode pass stores no residual: until the step is kept, the old one must stay. If a message
+/// can be made twice (`repeats`), the update pass makes it again, tile by tile, while it moves the
+/// parameters:
+///
+///     encode    gradient, residual -> message -> signs and scales      stores signs alone
+///       ... collectives; from here on the step is kept or called off ...
+///     update    gradient, residual -> message -> new residual, in its place
+///               mean message -> parameters                             same tile, same pass
+///
+/// Else encode overwrites the residual, and saves the old one: 4 bytes per element. The mask adds
+/// 1 bit per element to `state_bytes`.
 template <class X>
 class stateful_exchange : public X {
   using B = typename X::backend_type;

@@ -61,7 +61,7 @@ struct l1_scale {
 ///
 /// Elements that share a scale should be of similar size. The momenta of a tensor may differ a
 /// hundredfold (queries and values in one matrix); directions, m / (sqrt(v) + eps), mostly do not.
-/// By default a block of 4096 elements shares a scale: a 128th of the message.
+/// By default 4096 elements share a scale: 4 bytes on top of 512.
 /// granularity::layer(), as in DeepSpeed's fp32 mode, gives one scale per tensor.
 ///
 /// The part of an element above s stays in its residual and arrives late. With l2_scale and a

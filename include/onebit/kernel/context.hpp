@@ -168,11 +168,11 @@ struct parameters_of {
   }
 };
 
-/// Limit of gradients, 2.8e14: one of this size or above counts as non-finite. Below the limit the
-/// squares of gradients, momenta and residuals are finite (residuals up to a thousand times as
-/// large, summed over a tile), so a kept step leaves no state that makes later steps overflow. A
-/// gradient above 1e18 times its denominator gives a direction whose sum of squares may overflow:
-/// the step is skipped too. (With a v of its own a rank's directions are never that large.)
+/// Gradients of 2^48, 2.8e14, and more count as infinite. Then all squares, momenta and residuals
+/// of a kept step are finite, so that one large gradient cannot make a later step overflow.
+/// (Residuals may be a thousand times as large, and are summed over a tile.) A constant v may be so
+/// small that directions overflow all the same: from 1e18 times the denominator on the step is
+/// skipped.
 inline constexpr float gradient_limit = 0x1p48F;
 
 /// Reads the gradients of a tile, times inverse_loss_scale. Magnitudes from gradient_limit on read

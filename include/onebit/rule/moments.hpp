@@ -51,14 +51,10 @@ struct adam_options {
   /// Largest global norm of gradients, as in torch's clip_grad_norm_: clips the mean in steps that
   /// average gradients, else each rank's own gradient (kernel/clipping.hpp). 0: no clipping.
   double max_grad_norm = 0;
-  /// Largest scale of a message; the residual keeps what it cuts. Messages are directions,
-  /// m / (sqrt(v) + eps), so elements that share a scale make steps of one size. A step moves an
-  /// element by at most max_step learning rates, apart from the bias correction of m and weight
-  /// decay; an exchange of 0/1 Adam by max_step times the sum of the rates since the last exchange.
-  /// Adam's own steps are seldom above 1, and at most (1 - beta1) / sqrt(1 - beta2), 3.2. 0: no
-  /// bound; if v does not follow either, momenta are sent, as in the papers. Momenta suit gradients
-  /// of different sizes badly: an element with small gradients receives the common scale, which its
-  /// small v turns into thousands of learning rates. Compressors without scales have no bound.
+  /// Largest scale of a compressed message, in learning rates: no element moves by more in one step
+  /// (before bias correction and decay; an exchange of 0/1 Adam: times the sum of the rates since
+  /// the last one). What is cut stays in the residual. Adam's own steps seldom exceed 1. 0: no
+  /// bound; with a constant v, as in the papers, momenta are then sent in place of directions.
   double max_step = 2;
   /// True: after the dense steps each rank updates v from the squares of its own gradients, and
   /// refreshes average v over the ranks. False: v of 1-bit Adam is constant after the freeze

@@ -226,34 +226,14 @@ struct engine {
   /// Allocates before it changes anything. Throws invalid_input if the rule has no such step.
   [[gnu::cold]] void enter_phase([[maybe_unused]] const step_plan& plan) {
     if constexpr (S::compresses) {
-      const bool exchanges = plan.update == update_from::exchange;
-      const bool averages_gradients = plan.average == averages::gradients;
-      if constexpr (LocalRule<R>) {
-        if (plan.update == update_from::mean_gradient && !averages_gradients) {
-          refuse(
-              "is dense, by the rule's plan(), and averages no gradients; a rule with local steps "
-              "writes plan() itself");
-        }
-      } else {
-        if (plan.update == update_from::own_gradient) {
-          refuse("is local, by the rule's plan(), and the rule is no LocalRule");
-        }
-        if (exchanges == averages_gradients) {
-          refuse(
-              "neither averages nor exchanges, or does both; for this rule due_in() must set just "
-              "one (both is a refresh of v, which needs refreshes or keeps_squares)");
-        }
-        if (!exchanges && exchange.started()) {
-          refuse("averages gradients without an exchange, after the warm-up has ended");
-        }
-      }
+      require_possible(plan);
       if constexpr (FreezingRule<R>) {
         if (plan.freezes && !rule.frozen()) freeze();
       }
-      if (exchanges && !exchange.started()) start_compressed();
+      if (plan.update == update_from::exchange && !exchange.started()) start_compressed();
       if (plan.refreshes() && refresh.prepare(*this)) ++graph_epoch;
     }
-    if (plan.average == averages::gradients && average.prepare(mean_destination_in(plan))) {
+    if (plan.averages_gradients() && average.prepare(mean_destination_in(plan))) {
       ++graph_epoch;
     }
   }
@@ -336,21 +316,26 @@ struct engine {
     }
   }
 
+  // The parts.
   communicator comm;
   R rule;
   detail::tensor_table<B, P, G> tensors;
   S schedule;
-  C policy;
+  C policy;  ///< makes the exchange
   dense_average<B, detail::mean_destination<P, G>> average;
   exchange_type exchange;
   refresh_type refresh;
-  buffer_of<B, step_scalars> scalars;  ///< one element: numbers of the step in progress
-  static constexpr char is_final = 1, rests = 2;
-  std::vector<char> announced;                  ///< by tensor, in this step: is_final, rests or 0
   detail::model_parallel_group<B> model_parts;  ///< the ranks with the other parts of the model
   detail::hooks<P, G> hooks;
-  bool vetoed = false;  ///< last answer of `hooks.veto` on this rank; true if it threw
   detail::step_watch watch;
+
+  // The step in progress.
+  buffer_of<B, step_scalars> scalars;  ///< one element
+  static constexpr char is_final = 1, rests = 2;
+  std::vector<char> announced;  ///< by tensor, in this step: is_final, rests or 0
+  bool vetoed = false;          ///< last answer of `hooks.veto` on this rank; true if it threw
+
+  // What the next step must know of the ones before.
   std::uint64_t step = 0;
   bool given_moments = false;  ///< v is known before the first step
   bool alike = true;  ///< equal parameters on all ranks; false between exchanges with local steps
@@ -392,6 +377,29 @@ struct engine {
   [[noreturn, gnu::cold]] void refuse(const char* why) const {
     throw invalid_input(
         detail::error_text("optimizer: the schedule's step ", step, " ", why, comm.where()));
+  }
+  /// Throws invalid_input if the rule has no such step.
+  [[gnu::cold]] void require_possible(const step_plan& plan) const {
+    const bool exchanges = plan.update == update_from::exchange;
+    if constexpr (LocalRule<R>) {
+      if (plan.update == update_from::mean_gradient && !plan.averages_gradients()) {
+        refuse(
+            "is dense, by the rule's plan(), and averages no gradients; a rule with local steps "
+            "writes plan() itself");
+      }
+      return;
+    }
+    if (plan.update == update_from::own_gradient) {
+      refuse("is local, by the rule's plan(), and the rule is no LocalRule");
+    }
+    if (exchanges == plan.averages_gradients()) {
+      refuse(
+          "neither averages nor exchanges, or does both; for this rule due_in() must set just "
+          "one (both is a refresh of v, which needs refreshes or keeps_squares)");
+    }
+    if (!exchanges && exchange.started()) {
+      refuse("averages gradients without an exchange, after the warm-up has ended");
+    }
   }
   [[gnu::cold]] void start_compressed() {
     exchange.start_from_nothing(from_nothing);

@@ -338,6 +338,8 @@ class old_job {
   [[gnu::cold]] void adopt() {
     E &e = *e_, &old = *source_;
     const bool starts = (R::local_steps || old.exchange.started()) && e.exchange.travels();
+
+    // Counters, schedule and rule: one old rank's.
     e.step = old.step;
     e.last_lr = old.last_lr;
     e.given_moments = old.given_moments;
@@ -345,12 +347,16 @@ class old_job {
     std::destroy_at(&e.schedule);  // a user's function may not be assignable
     std::construct_at(&e.schedule, std::move(old.schedule));
     e.rule = std::move(old.rule);
+
+    // Which elements take part.
     auto& active = old.exchange.active();
     if (active.size() > 0 || !starts) {
       e.exchange.active() = std::move(active);
     } else {
       e.exchange.activate_all(std::exchange(e.exchange.active(), {}));
     }
+
+    // Numbers in the backend's memory: the old job's, but who this rank is.
     step_scalars now, was;
     e.backend().copy_out(&now, e.now(), 1);
     e.backend().copy_out(&was, old.now(), 1);
@@ -364,6 +370,8 @@ class old_job {
     e.tensors.saved = std::move(old.tensors.saved);
     e.restore_options(with_);
     e.tensors.take_options(e.backend());
+
+    // The exchange: the previous mean, and what all old ranks still owe.
     if (starts) {
       e.exchange.start(std::move(space_), std::move(given_));
       detail::resume_feedback(e, residuals_.data());
