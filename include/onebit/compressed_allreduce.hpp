@@ -131,12 +131,7 @@ struct allreduce_state {
     return make_fingerprint(name, sizes, 0, exchange.slot_bytes());
   }
   [[nodiscard]] checkpoint_header header() const {
-    return {fingerprint(),
-            static_cast<std::uint32_t>(comm.rank()),
-            static_cast<std::uint32_t>(comm.size()),
-            static_cast<std::uint32_t>(exchange.ranks_per_node()),
-            0,
-            step};
+    return header_of(comm, fingerprint(), step, exchange.ranks_per_node());
   }
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a) {
@@ -256,10 +251,7 @@ class compressed_allreduce {
   /// Writes the residuals of this rank. Not collective. Throws checkpoint_error.
   [[gnu::cold]] void save(std::ostream& out) {
     state& own = between_calls("save");
-    detail::write_checkpoint(out, [&](detail::payload_writer& a) {
-      a.local(own.header());
-      own.archive(a);
-    });
+    save_checkpoint(own, out, own.header());
   }
   /// Reads what `save` wrote on this rank, in a job with equally many ranks. (With another number
   /// of ranks start anew: only the residuals of one call are lost.) Collective: throws

@@ -432,11 +432,7 @@ void optimizer<R, S, C, P, G>::save(std::ostream& out) {
     const auto written = e.rule.written(e.at());
     if (written) detail::throw_written(e.step, *written, where());
   }
-  const detail::checkpoint_header card = detail::own_header(name_, e);
-  detail::write_checkpoint(out, [&](detail::payload_writer& a) {
-    a.local(card);
-    e.archive(a);
-  });
+  save_checkpoint(e, out, detail::own_header(name_, e));
 }
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::load(std::istream& in, resume_with with) {

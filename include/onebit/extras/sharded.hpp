@@ -112,8 +112,7 @@ struct sharded_half {
         name(std::string(what) + ", " + policy_name(compressor)),
         worker(collective_try(comm, [&] { return make_sender(compressor, backend); })),
         now(to_buffer(worker.backend(), std::vector<step_scalars>(1))) {
-    card = {make_fingerprint(name, sizes, 0, slot_bytes()), static_cast<std::uint32_t>(comm.rank()),
-            static_cast<std::uint32_t>(comm.size())};
+    card = header_of(comm, make_fingerprint(name, sizes, 0, slot_bytes()), 0);
     card.ranks.number = next_number();
     const step_scalars s = first_scalars(comm, compare_fingerprints(comm, card.ranks, sizes));
     worker.backend().copy_in(now.data(), &s, 1);
@@ -149,11 +148,8 @@ struct sharded_half {
   }
   /// Writes this rank's residual. Throws checkpoint_error.
   [[gnu::cold]] void save(std::ostream& out) {
-    write_checkpoint(out, [&](payload_writer& a) {
-      card.step = step;
-      a.local(card);
-      archive(a);
-    });
+    card.step = step;
+    save_checkpoint(*this, out, card);
   }
   /// Reads the residual that `save` wrote on this rank, in a job with equally many ranks.
   /// Collective: if one rank fails, all throw checkpoint_error, and nothing changes.

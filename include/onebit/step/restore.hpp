@@ -82,17 +82,37 @@ struct checkpoint_header {
   }
 };
 
+/// Header of what rank `comm.rank()` saves after `step` steps.
+[[nodiscard, gnu::cold]] inline checkpoint_header header_of(const communicator& comm,
+                                                            const rank_fingerprint& ranks,
+                                                            std::uint64_t step,
+                                                            int ranks_per_node = 1) {
+  return {ranks,
+          static_cast<std::uint32_t>(comm.rank()),
+          static_cast<std::uint32_t>(comm.size()),
+          static_cast<std::uint32_t>(ranks_per_node),
+          0,
+          step};
+}
 /// Header that engine e with this name shows to other ranks and to checkpoints. Reads all
 /// parameters.
 template <class E>
 [[nodiscard, gnu::cold]] checkpoint_header own_header(const std::string& name, E& e) {
-  return {make_fingerprint(name, e.tensors.sizes, parameter_digest(e), e.exchange.slot_bytes()),
-          static_cast<std::uint32_t>(e.comm.rank()),
-          static_cast<std::uint32_t>(e.comm.size()),
-          static_cast<std::uint32_t>(e.exchange.ranks_per_node()),
-          0,
-          e.step};
+  return header_of(
+      e.comm, make_fingerprint(name, e.tensors.sizes, parameter_digest(e), e.exchange.slot_bytes()),
+      e.step, e.exchange.ranks_per_node());
 }
+
+/// What checkpoints are of: an engine, a compressed_allreduce, half of one.
+template <class E>
+concept Archived = requires(E e, const E fixed, any_archive a, resume_with with) {
+  e.comm;
+  e.step;                  // number of steps or calls
+  e.archive(a);            // passes the lasting state; a reader that fails restores it
+  fixed.check_read(with);  // throws if what was read cannot be used
+  e.restore_options(with);
+  e.adopt();  // takes up what was read, once all ranks have
+};
 
 /// Ends the reading part of a load. Collective: throws checkpoint_error on all ranks if one has a
 /// failure to report, a different step, or different scalars (compared by a digest).
@@ -127,10 +147,18 @@ template <class E>
 
 }  // namespace detail
 
-/// Loads into engine e what this rank saved. `card()` returns the header to match; `refusal`: why
+/// Writes what this rank needs to go on. Throws checkpoint_error.
+template <detail::Archived E>
+[[gnu::cold]] void save_checkpoint(E& e, std::ostream& out, const detail::checkpoint_header& card) {
+  detail::write_checkpoint(out, [&](detail::payload_writer& a) {
+    a.local(card);
+    e.archive(a);
+  });
+}
+/// Loads into e what this rank saved. `card()` returns the header to match; `refusal`: why
 /// this rank must not load now, or empty. Collective: throws checkpoint_error on all ranks if one
 /// fails; then nothing has changed.
-template <class E, class Card>
+template <detail::Archived E, class Card>
 [[gnu::cold]] void load_checkpoint(E& e, std::istream& in, const Card& card, resume_with with,
                                    const std::string& refusal) {
   detail::checkpoint_header found;
