@@ -310,7 +310,7 @@ class optimizer {
   [[nodiscard]] const communicator& comm() const { return parts_->engine.comm; }
   [[nodiscard]] std::string where() const { return comm().where(); }
   [[nodiscard]] engine_type& between_steps() { return parts_->between_steps(); }
-  [[nodiscard]] detail::checkpoint_header card() {
+  [[nodiscard]] detail::checkpoint_header header() {
     rebind_if_asked();
     return detail::own_header(name_, parts_->engine);
   }
@@ -336,9 +336,9 @@ optimizer<R, S, C, P, G>::optimizer(communicator transport, std::string name,
                                      sum)),
       name_(std::move(name) + to_string(resolved<G>(sum))) {
   engine_type& e = parts_->engine;
-  detail::rank_fingerprint card = detail::own_header(name_, e).ranks;
-  card.number = detail::next_number();
-  e.prepare(detail::compare_fingerprints(e.comm, card, e.tensors.sizes));
+  detail::rank_fingerprint fingerprint = detail::own_header(name_, e).ranks;
+  fingerprint.number = detail::next_number();
+  e.prepare(detail::compare_fingerprints(e.comm, fingerprint, e.tensors.sizes));
 }
 template <class R, class S, class C, class P, class G>
 optimizer<R, S, C, P, G>::optimizer(optimizer&&) noexcept = default;
@@ -438,7 +438,7 @@ template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::load(std::istream& in, resume_with with) {
   const detail::standard_arithmetic arithmetic;
   load_checkpoint(
-      parts_->engine, in, [&] { return card(); }, with, parts_->refusal());
+      parts_->engine, in, [&] { return header(); }, with, parts_->refusal());
 }
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::take([[maybe_unused]] const std::vector<given_moments>& moments,
@@ -464,7 +464,7 @@ void optimizer<R, S, C, P, G>::read_old_job([[maybe_unused]] std::size_t n_ranks
   if constexpr (resumes) {
     const detail::standard_arithmetic arithmetic;
     load_old_job_of(
-        parts_->engine, n_ranks, files, [&] { return card(); }, with, parts_->refusal());
+        parts_->engine, n_ranks, files, [&] { return header(); }, with, parts_->refusal());
   }
 }
 template <class R, class S, class C, class P, class G>

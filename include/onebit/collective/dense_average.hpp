@@ -88,23 +88,23 @@ struct no_destination {
 /// Mean as a field: read from the received slots, or from the gradients if it was written there.
 template <class To>
 struct mean_field {
-  gathered_view<rounded> came;
-  To went;
+  gathered_view<rounded> received;
+  To written;
 
   template <class L>
   struct reader {
-    tile_reader<L, rounded> came;
-    const float* went;  ///< null: read `came`
+    tile_reader<L, rounded> received;
+    const float* written;  ///< null: read `came`
     std::uint32_t n;
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-      if (went == nullptr) return came(k);
-      return load_elements<L>(went, k, n);
+      if (written == nullptr) return received(k);
+      return load_elements<L>(written, k, n);
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    if (went.tensors != nullptr) return {{}, went.tensors[t.tensor].grads + t.offset, t.n};
-    return {came.template at<L>(t, index).values, nullptr, t.n};
+    if (written.tensors != nullptr) return {{}, written.tensors[t.tensor].grads + t.offset, t.n};
+    return {received.template at<L>(t, index).values, nullptr, t.n};
   }
 };
 
@@ -112,7 +112,7 @@ struct mean_field {
 /// sum of squares, received as its scale, in squares[chunk].
 template <class To>
 struct take_mean_kernel {
-  gathered_view<rounded> came;
+  gathered_view<rounded> received;
   To to;
   tiles_from tiles;
   float* squares;
@@ -121,11 +121,11 @@ struct take_mean_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
-    const auto mean = came.template at<L>(t, tiles.first + i);
+    const auto mean = received.template at<L>(t, tiles.first + i);
     float* const out = to.tensors[t.tensor].grads + t.offset;
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words)
       store_elements<L>(out, k, t.n, mean(k));
-    if (t.word == t.chunk * came.format.chunk_words)
+    if (t.word == t.chunk * received.format.chunk_words)
       L::store_scalar(squares + t.chunk, mean.values.scale);
   }
 };
@@ -380,9 +380,9 @@ class dense_average {
     if (mode == dense_sum::transport_in_bf16 && comm_.size() > 1) comm_.require_half_sums();
   }
 
-  using came = gathered_view<rounded>;
+  using received = gathered_view<rounded>;
   using view =
-      detail::clipped_view<std::conditional_t<To::in_gradients, detail::mean_field<To>, came>>;
+      detail::clipped_view<std::conditional_t<To::in_gradients, detail::mean_field<To>, received>>;
   /// Clipped mean; `to` as in `all_reduce`.
   [[nodiscard]] view latest(const step_scalars* now, [[maybe_unused]] const To& to = {}) {
     if constexpr (To::in_gradients) {
@@ -453,7 +453,7 @@ class dense_average {
   [[gnu::cold]] void with_consumer([[maybe_unused]] const To& to,
                                    [[maybe_unused]] const step_scalars* now, const Go& go) {
     if constexpr (To::in_gradients) {
-      const auto take = [&](int b, const came& mean) {
+      const auto take = [&](int b, const received& mean) {
         auto& s = exchange_.sender();
         const tile_range part = axis().bucket_at(b).tiles;
         // a step that was called off leaves the gradients as they are

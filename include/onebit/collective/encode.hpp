@@ -196,14 +196,14 @@ struct encode_kernel {
   }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    using one = one_word<L>;
+    using word_lanes = one_word<L>;
     const std::size_t index = tiles.first + i;
     const tile t = tiles[i];
     const auto message = produce.template at<L>(t, index);
     const auto state = feedback.template at<L>(t, index);
     std::byte* out = to.of(t, index);
     const std::uint32_t n_words = t.n_words();
-    auto sum = one::set(0.0F), check = sum;
+    auto sum = word_lanes::set(0.0F), check = sum;
     if constexpr (WordCompressor<C>) {
       const C own = codec;  // a copy, which no store can alias
       const std::uint32_t key = detail::rounding_key<C>(now, by_server);
@@ -240,7 +240,7 @@ struct encode_kernel {
         state.replace(k, old, active.template select<L>(t.word + k, lost, y));
       }
     }
-    L::store_scalar(sums + index, one::fold(one::add(sum, check)));
+    L::store_scalar(sums + index, word_lanes::fold(word_lanes::add(sum, check)));
   }
 };
 

@@ -303,23 +303,23 @@ ONEBIT_HD std::uint32_t rounding_key([[maybe_unused]] const step_scalars* now,
 template <class L, class C, class Sum>
 ONEBIT_HD void encode_words(const C& codec, std::byte* out, const typename L::value& y, Sum& sum,
                             [[maybe_unused]] std::uint32_t key) {
-  using one = one_word<L>;
+  using word_lanes = one_word<L>;
   if constexpr (L::words > 1 && requires { codec.sends_floats(); }) {
     if (codec.sends_floats()) {
       L::store(detail::aligned_as<float>(out), y);
       for (unsigned j = 0; j < L::words; ++j) {
-        sum = codec.template accumulate<one>(sum, word_of<L>(y, j));
+        sum = codec.template accumulate<word_lanes>(sum, word_of<L>(y, j));
       }
       return;
     }
   }
   for (unsigned j = 0; j < L::words; ++j) {
     if constexpr (RandomCompressor<C>) {
-      codec.template encode<one>(out + j * codec.word_bytes, word_of<L>(y, j), key + 32 * j);
+      codec.template encode<word_lanes>(out + j * codec.word_bytes, word_of<L>(y, j), key + 32 * j);
     } else {
-      codec.template encode<one>(out + j * codec.word_bytes, word_of<L>(y, j));
+      codec.template encode<word_lanes>(out + j * codec.word_bytes, word_of<L>(y, j));
     }
-    sum = codec.template accumulate<one>(sum, word_of<L>(y, j));
+    sum = codec.template accumulate<word_lanes>(sum, word_of<L>(y, j));
   }
 }
 
@@ -376,9 +376,9 @@ struct tile_sum {
       const auto nothing = L::set(-0.0F);  // x + -0 is x, bit for bit
       auto sum = nothing;
       for (int r = 0; r < n; r += 4) {
-        typename L::value said[4];
-        for (int j = 0; j < 4; ++j) said[j] = r + j < n ? from(r + j, k) : nothing;
-        for (const auto& one : said) sum = L::add(sum, one);
+        typename L::value values[4];
+        for (int j = 0; j < 4; ++j) values[j] = r + j < n ? from(r + j, k) : nothing;
+        for (const auto& value : values) sum = L::add(sum, value);
       }
       return sum;
     }
@@ -427,10 +427,10 @@ struct tile_sum<L, C, false> {
     float* const sum = values.data();
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) L::store(sum + 32 * k, L::set(0.0F));
     for (int r = 0; r < n_slots; ++r) {
-      const tile_reader<L, C> one(codec, f, slots + static_cast<std::size_t>(r) * f.slot_bytes, t,
-                                  index, tile_room::work);
+      const tile_reader<L, C> word_lanes(
+          codec, f, slots + static_cast<std::size_t>(r) * f.slot_bytes, t, index, tile_room::work);
       for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-        L::store(sum + 32 * k, L::add(L::load(sum + 32 * k), one(k)));
+        L::store(sum + 32 * k, L::add(L::load(sum + 32 * k), word_lanes(k)));
       }
     }
   }

@@ -154,39 +154,39 @@ struct second_variance_kernel {
   // no tile_at, hence one word at a time: several would take more registers than a device has
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    using one = onebit::detail::one_word<L>;
+    using word_lanes = onebit::detail::one_word<L>;
     const tile t = tables.tiles[i];
     const onebit::detail::tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
     const parameters_of<L, P> params(tensor, t);
     const auto latest_at = latest.template at<L>(t, i);
     const auto previous_at = previous.template at<L>(t, i);
     const auto inverse_at = inverses.template at<L>(t, i);
-    const onebit::detail::tensor_scalars of = tables.scalars[t.tensor];
-    const auto inverse = L::set(tensor.rests ? 0.0F : 1.0F / of.c.one_minus_beta1);
+    const onebit::detail::tensor_scalars moments = tables.scalars[t.tensor];
+    const auto inverse = L::set(tensor.rests ? 0.0F : 1.0F / moments.c.one_minus_beta1);
     const float decay = tensor.weight_decay;
-    const auto m_correction = L::set(of.m_correction);
-    auto ms = one::set(0.0F), us = one::set(0.0F), most = one::set(0.0F);
+    const auto m_correction = L::set(moments.m_correction);
+    auto ms = word_lanes::set(0.0F), us = word_lanes::set(0.0F), most = word_lanes::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       const auto m = latest_at(k);
       const auto m_old =
           first_momentum != nullptr ? L::load(first_momentum + word * 32) : previous_at(k);
-      const auto g = L::mul(L::fma(L::set(-of.c.beta1), m_old, m), inverse);
-      const auto w = of.c.template next_variance<L>(L::load(fresh + word * 32), g);
+      const auto g = L::mul(L::fma(L::set(-moments.c.beta1), m_old, m), inverse);
+      const auto w = moments.c.template next_variance<L>(L::load(fresh + word * 32), g);
       const auto inverse_d = inverse_at(k);
-      const auto fresh_d = of.c.template denominator<L>(w, of.v_correction);
+      const auto fresh_d = moments.c.template denominator<L>(w, moments.v_correction);
       const auto ratio = L::div(L::set(1.0F), L::mul(inverse_d, fresh_d));
       const auto kept = tables.active.template keep<L>(word, ratio);
-      for (unsigned j = 0; j < L::words; ++j) most = (one::max)(most, word_of<L>(kept, j));
+      for (unsigned j = 0; j < L::words; ++j) most = (word_lanes::max)(most, word_of<L>(kept, j));
       const auto prelim = L::mul(L::mul(m, m_correction), inverse_d);
       const auto u = decay == 0 ? prelim : L::fma(L::set(decay), params.load(k), prelim);
       L::store(fresh + word * 32, w);
       add_squares<L>(ms, prelim);
       add_squares<L>(us, u);
     }
-    L::store_scalar(sum_m + i, one::fold(ms));
-    L::store_scalar(sum_u + i, one::fold(us));
-    L::store_scalar(tables.sums + i, one::fold_max(most));
+    L::store_scalar(sum_m + i, word_lanes::fold(ms));
+    L::store_scalar(sum_u + i, word_lanes::fold(us));
+    L::store_scalar(tables.sums + i, word_lanes::fold_max(most));
   }
 };
 

@@ -112,12 +112,12 @@ struct sharded_half {
         name(std::string(what) + ", " + policy_name(compressor)),
         worker(collective_try(comm, [&] { return make_sender(compressor, backend); })),
         now(to_buffer(worker.backend(), std::vector<step_scalars>(1))) {
-    card = header_of(comm, make_fingerprint(name, sizes, 0, slot_bytes()), 0);
-    card.ranks.number = next_number();
-    const step_scalars s = first_scalars(comm, compare_fingerprints(comm, card.ranks, sizes));
+    header = header_of(comm, make_fingerprint(name, sizes, 0, slot_bytes()), 0);
+    header.ranks.number = next_number();
+    const step_scalars s = first_scalars(comm, compare_fingerprints(comm, header.ranks, sizes));
     worker.backend().copy_in(now.data(), &s, 1);
     if (!travels()) return;
-    const std::size_t all = slot_bytes() * card.size, slots = Gathers ? slot_bytes() : all;
+    const std::size_t all = slot_bytes() * header.size, slots = Gathers ? slot_bytes() : all;
     to_send = worker.backend().template make_buffer<std::byte>(slots);
     received = worker.backend().template make_buffer<std::byte>(all);
     if (owes && !sender_type::by_word && !Gathers)
@@ -131,7 +131,7 @@ struct sharded_half {
   }
   [[nodiscard]] vector_part own() const {  ///< part that this rank owns
     const std::size_t each = worker.axis().chunk_words() * word_elements, n = sizes[0];
-    const std::size_t first = (std::min)(each * card.rank, n);
+    const std::size_t first = (std::min)(each * header.rank, n);
     return {first, (std::min)(each, n - first)};
   }
   /// Waits; returns the outcome of the last call. Not collective. Throws rank_mismatch.
@@ -148,14 +148,14 @@ struct sharded_half {
   }
   /// Writes this rank's residual. Throws checkpoint_error.
   [[gnu::cold]] void save(std::ostream& out) {
-    card.step = step;
-    save_checkpoint(*this, out, card);
+    header.step = step;
+    save_checkpoint(*this, out, header);
   }
   /// Reads the residual that `save` wrote on this rank, in a job with equally many ranks.
   /// Collective: if one rank fails, all throw checkpoint_error, and nothing changes.
   [[gnu::cold]] void load(std::istream& in) {
-    const auto own_card = [&] { return card; };
-    load_checkpoint(*this, in, own_card, resume_with::same_options, "");
+    const auto own_header = [&] { return header; };
+    load_checkpoint(*this, in, own_header, resume_with::same_options, "");
   }
   [[nodiscard]] const traffic& sent() const { return comm.sent(); }  ///< traffic of this rank
   [[nodiscard]] std::size_t state_bytes() const {                    ///< bytes kept between calls
@@ -207,9 +207,9 @@ struct sharded_half {
   auto exchanged(const Message& own_message, const Args& args) {
     const check_kernel check{.now = now.data(),
                              .slots = received.data(),
-                             .n = card.size,
+                             .n = header.size,
                              .part = Gathers ? message_tag::from_server : 0,
-                             .ranks = {card.size}};
+                             .ranks = {header.size}};
     if constexpr (Gathers) {
       const auto status = worker.write_status(to_send.data(), 1, check.part, now.data());
       const auto end = [&](const auto& scales) { worker.then_write_status(scales, status); };
@@ -260,7 +260,7 @@ struct sharded_half {
   communicator comm;
   std::vector<std::size_t> sizes;  ///< one entry: n
   std::string name;
-  checkpoint_header card;
+  checkpoint_header header;
   sender_type worker;
   onebit::server<codec, B> server;
   buffer_of<B, float> undo;

@@ -37,7 +37,7 @@ struct strided_floats {
     for (; i + at_once <= n; i += at_once) {
       float x[at_once];
       for (std::uint32_t j = 0; j < at_once; ++j) x[j] = at(i + j);
-      for (const float one : x) sum += static_cast<double>(one);
+      for (const float value : x) sum += static_cast<double>(value);
     }
     for (; i < n; ++i) sum += static_cast<double>(at(i));
     return static_cast<float>(sqrt(sum));
@@ -87,12 +87,12 @@ struct squares_kernel {
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    using one = one_word<L>;
+    using word_lanes = one_word<L>;
     const tile t = tile_at(i);
     const auto value = field.template at<L>(t, i);
-    auto sum = one::set(0.0F);
+    auto sum = word_lanes::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) add_squares<L>(sum, value(k));
-    L::store_scalar(sums + i, one::fold(sum));
+    L::store_scalar(sums + i, word_lanes::fold(sum));
   }
 };
 

@@ -209,11 +209,11 @@ struct active_mask {
   template <class L>
   ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v,
                                    typename detail::one_word<L>::value& check) const {
-    using one = detail::one_word<L>;
+    using word_lanes = detail::one_word<L>;
     if (words == nullptr) return v;
     if (all_of<L>(words + word)) return v;
     for (unsigned j = 0; j < L::words; ++j) {
-      check = one::fma(word_of<L>(v, j), one::set(0.0F), check);
+      check = word_lanes::fma(word_of<L>(v, j), word_lanes::set(0.0F), check);
     }
     return L::keep(L::load_bits(words + word), v);
   }

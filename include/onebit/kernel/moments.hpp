@@ -30,15 +30,15 @@ inline constexpr double least_float = 0x1p-126, most_float = 0x1.fffffep127;
 }  // namespace detail
 
 /// Throws invalid_input unless both betas are in [0, 1) and eps is a positive normal float.
-[[gnu::cold]] inline void validate(const char* options, const moments& of,
+[[gnu::cold]] inline void validate(const char* options, const moments& betas,
                                    const std::string& where = {}) {
   const auto in = [](double beta) { return beta >= 0 && beta < 1; };
-  if (!in(of.beta1) || !in(of.beta2)) {
-    throw invalid_input(detail::error_text(options, ": beta1 is ", of.beta1, ", beta2 ", of.beta2,
-                                           "; both must be in [0, 1)", where));
+  if (!in(betas.beta1) || !in(betas.beta2)) {
+    throw invalid_input(detail::error_text(options, ": beta1 is ", betas.beta1, ", beta2 ",
+                                           betas.beta2, "; both must be in [0, 1)", where));
   }
-  if (!(of.eps <= detail::most_float && of.eps >= detail::least_float)) {
-    throw invalid_input(detail::error_text(options, ": eps is ", of.eps, ", must be at least ",
+  if (!(betas.eps <= detail::most_float && betas.eps >= detail::least_float)) {
+    throw invalid_input(detail::error_text(options, ": eps is ", betas.eps, ", must be at least ",
                                            detail::least_float, " and finite as a float", where));
   }
 }
@@ -71,10 +71,10 @@ struct moments_constants {
 }  // namespace detail
 
 /// Computes the constants from betas and eps.
-ONEBIT_HD detail::moments_constants make_moments(const moments& of) {
-  return {static_cast<float>(of.beta1), static_cast<float>(1 - of.beta1),
-          static_cast<float>(of.beta2), static_cast<float>(1 - of.beta2),
-          static_cast<float>(of.eps)};
+ONEBIT_HD detail::moments_constants make_moments(const moments& betas) {
+  return {static_cast<float>(betas.beta1), static_cast<float>(1 - betas.beta1),
+          static_cast<float>(betas.beta2), static_cast<float>(1 - betas.beta2),
+          static_cast<float>(betas.eps)};
 }
 
 namespace detail {
@@ -149,9 +149,9 @@ struct moments_in_step {
 };
 
 /// Returns the bias of moments that have taken in a gradient in each of `steps` steps.
-[[nodiscard, gnu::cold]] inline bias_decay bias_after(const moments& of, std::uint64_t steps) {
-  return {std::pow(of.beta1, static_cast<double>(steps)),
-          std::pow(of.beta2, static_cast<double>(steps))};
+[[nodiscard, gnu::cold]] inline bias_decay bias_after(const moments& betas, std::uint64_t steps) {
+  return {std::pow(betas.beta1, static_cast<double>(steps)),
+          std::pow(betas.beta2, static_cast<double>(steps))};
 }
 
 /// Writes the scalars of the next step: call i those of tensor i, call 0 also step_scalars.

@@ -62,30 +62,30 @@ struct lamb_moments_kernel {
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    using one = one_word<L>;
+    using word_lanes = one_word<L>;
     const tile t = tables.tiles[i];
     const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
     const auto g_at = gradient.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const float decay = tensor.weight_decay;
-    const tensor_scalars of = tables.scalars[t.tensor];
-    auto xs = one::set(0.0F), us = one::set(0.0F);
+    const tensor_scalars moments = tables.scalars[t.tensor];
+    auto xs = word_lanes::set(0.0F), us = word_lanes::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* m_word = m + (t.word + k) * 32;
       float* v_word = v + (t.word + k) * 32;
       const auto g = g_at(k);
-      const auto m_new = of.c.template next_momentum<L>(L::load(m_word), g);
-      const auto v_new = of.c.template next_variance<L>(L::load(v_word), g);
+      const auto m_new = moments.c.template next_momentum<L>(L::load(m_word), g);
+      const auto v_new = moments.c.template next_variance<L>(L::load(v_word), g);
       const auto x = params.load(k);
       L::store(m_word, m_new);
       L::store(v_word, v_new);
-      const auto d = of.c.template denominator<L>(v_new, of.v_correction);
-      const auto u = lamb_direction<L>(m_new, of.m_correction, d, x, decay);
+      const auto d = moments.c.template denominator<L>(v_new, moments.v_correction);
+      const auto u = lamb_direction<L>(m_new, moments.m_correction, d, x, decay);
       add_squares<L>(xs, x);
       add_squares<L>(us, u);
     }
-    L::store_scalar(sum_x + i, one::fold(xs));
-    L::store_scalar(sum_u + i, one::fold(us));
+    L::store_scalar(sum_x + i, word_lanes::fold(xs));
+    L::store_scalar(sum_u + i, word_lanes::fold(us));
   }
 };
 
@@ -125,11 +125,13 @@ struct lamb_dense_update_kernel {
     const parameters_of<L, P> params(tensor, t, tables.now);
     const float rate = tensor.rate(tables.now) * layers[t.tensor].coefficient;
     const float decay = tensor.weight_decay;
-    const tensor_scalars of = tables.scalars[t.tensor];
+    const tensor_scalars moments = tables.scalars[t.tensor];
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto m_k = L::load(m + (t.word + k) * 32);
-      const auto d = of.c.template denominator<L>(L::load(v + (t.word + k) * 32), of.v_correction);
-      params.move(k, rate, 0, lamb_direction<L>(m_k, of.m_correction, d, params.load(k), decay));
+      const auto d =
+          moments.c.template denominator<L>(L::load(v + (t.word + k) * 32), moments.v_correction);
+      params.move(k, rate, 0,
+                  lamb_direction<L>(m_k, moments.m_correction, d, params.load(k), decay));
     }
   }
 };
@@ -204,24 +206,24 @@ struct lamb_update_kernel {
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    using one = one_word<L>;
+    using word_lanes = one_word<L>;
     const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
-    const tensor_scalars of = tables.scalars[t.tensor];
+    const tensor_scalars moments = tables.scalars[t.tensor];
     const auto latest_at = latest.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t, tables.now);
     const float rate = tensor.rate(tables.now) * layers[t.tensor].coefficient;
-    const auto correction = L::set(of.m_correction);
-    auto size = one::set(0.0F);
+    const auto correction = L::set(moments.m_correction);
+    auto size = word_lanes::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto u = L::mul(latest_at(k), correction);
       add_squares<L>(size, u);
       params.move(k, rate, tensor.weight_decay, u);
     }
-    L::store_scalar(tables.sums + i, one::fold(size));  // squared norm of the mean direction
+    L::store_scalar(tables.sums + i, word_lanes::fold(size));  // squared norm of the mean direction
     const gradients_of<L, G> gradient(tensor, t, tables.now);
-    const auto in_units = units.at<L>(t, of);
-    auto even = one::set(0.0F), odd = one::set(0.0F);
+    const auto in_units = units.at<L>(t, moments);
+    auto even = word_lanes::set(0.0F), odd = word_lanes::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       const auto g = gradient.load(k);
@@ -230,12 +232,15 @@ struct lamb_update_kernel {
       for (unsigned j = 0; j < L::words; ++j) {
         const std::uint32_t signs = sketch_signs(word + j);
         auto& sum = (k + j) % 2 == 0 ? even : odd;
-        sum = one::add(sum, one::with_sign(one::load_bits(&signs), word_of<L>(own, j)));
+        sum = word_lanes::add(
+            sum, word_lanes::with_sign(word_lanes::load_bits(&signs), word_of<L>(own, j)));
       }
     }
     float* const place = sketch + i * direction_sums;
-    one::store(place, of.c.template next_momentum<one>(one::load(place), even));
-    one::store(place + 32, of.c.template next_momentum<one>(one::load(place + 32), odd));
+    word_lanes::store(place,
+                      moments.c.template next_momentum<word_lanes>(word_lanes::load(place), even));
+    word_lanes::store(place + 32, moments.c.template next_momentum<word_lanes>(
+                                      word_lanes::load(place + 32), odd));
   }
 };
 
@@ -413,15 +418,15 @@ class lamb_rule : public freezing_rule<B, Options> {
   }
   /// As in refreshing_rule.
   template <class View, class P, class G>
-  void take_floats_beside(const View& mean, const step_context<B, P, G>& its,
+  void take_floats_beside(const View& mean, const step_context<B, P, G>& at_mean,
                           const step_context<B, P, G>& at, step_scalars* now, float* work) {
-    base::take_floats_beside(mean, its, at, now, work, n_sketch_);
+    base::take_floats_beside(mean, at_mean, at, now, work, n_sketch_);
   }
   /// As in refreshing_rule; also computes the norms of directions.
   template <class View, class P, class G>
-  void refresh_variance(const View& mean, const step_context<B, P, G>& its,
+  void refresh_variance(const View& mean, const step_context<B, P, G>& at_mean,
                         const step_context<B, P, G>& at, std::uint32_t* active, float* work) {
-    base::refresh_variance(mean, its, at, active, work, n_sketch_);
+    base::refresh_variance(mean, at_mean, at, active, work, n_sketch_);
     const detail::refresh_floats f(work, at.axis, n_sketch_);
     at.launch(detail::sketch_squares_kernel{f.more, at.sums});
     at.launch(layers_.size(), detail::sketched_direction_kernel{at.tensor_tiles, at.scalars,

@@ -23,9 +23,9 @@ namespace onebit { inline namespace v0_3 {
 
 /// Throws invalid_input unless both betas are in [0, 1), eps is a positive normal float, and
 /// max_grad_norm and max_step are 0 or positive normal floats.
-inline void validate_moments(const char* options, const moments& of, double max_grad_norm = 0,
+inline void validate_moments(const char* options, const moments& betas, double max_grad_norm = 0,
                              double max_step = 0) {
-  validate(options, of);
+  validate(options, betas);
   const auto is_bound = [](double x) {
     return x == 0 || (x >= detail::least_float && x <= detail::most_float);
   };
@@ -69,11 +69,11 @@ inline void validate(const adam_options& o) {
 }
 
 /// Throws invalid_input unless 0 < low <= high, both finite as floats.
-inline void validate_range(const char* options, const char* of, double low, const char* and_of,
+inline void validate_range(const char* options, const char* betas, double low, const char* and_of,
                            double high) {
   if (low >= detail::least_float && low <= high && high <= detail::most_float) return;
-  throw invalid_input(detail::error_text(options, ": ", of, " is ", low, " and ", and_of, " ", high,
-                                         "; needs ", detail::least_float,
+  throw invalid_input(detail::error_text(options, ": ", betas, " is ", low, " and ", and_of, " ",
+                                         high, "; needs ", detail::least_float,
                                          " <= min <= max <= ", detail::most_float));
 }
 
@@ -127,14 +127,15 @@ struct direction_units {
   };
   /// Returns the reader of a tile.
   template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, const tensor_scalars& of) const {
-    const float weight = variance != nullptr ? weight_of(t.tensor) * of.c.one_minus_beta2 : 0.0F;
+  ONEBIT_HD reader<L> at(const tile& t, const tensor_scalars& moments) const {
+    const float weight =
+        variance != nullptr ? weight_of(t.tensor) * moments.c.one_minus_beta2 : 0.0F;
     return {variance == nullptr ? nullptr : variance + t.word * 32,
             inverse == nullptr ? nullptr : inverse + t.word * 32,
-            of.c.beta2,
+            moments.c.beta2,
             weight,
-            of.v_correction,
-            of.c.eps};
+            moments.v_correction,
+            moments.c.eps};
   }
 };
 
@@ -246,14 +247,14 @@ struct freeze_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
-    const tensor_scalars& of = scalars[t.tensor];
-    const float corrected = correction(of.bias.v);
+    const tensor_scalars& moments = scalars[t.tensor];
+    const float corrected = correction(moments.bias.v);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t place = (t.word + k) * 32;
       const auto v = L::load(variance + place);
       const auto alive = L::positive(v);
       const auto one = L::set(1.0F);
-      const auto d = of.c.template denominator<L>(v, corrected);
+      const auto d = moments.c.template denominator<L>(v, corrected);
       const auto over = L::div(one, L::select(alive, d, one));
       if (inverse != nullptr) L::store(inverse + place, over);
       L::store_bits(active + t.word + k, alive);
@@ -291,17 +292,17 @@ struct thaw_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
-    const tensor_scalars& of = scalars[t.tensor];
+    const tensor_scalars& moments = scalars[t.tensor];
     const auto m_at = previous.template at<L>(t, i);
-    const float corrected = correction(of.bias.v);
+    const float corrected = correction(moments.bias.v);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
       const bool inverted = inverse != nullptr;
       const auto zero = L::set(0.0F), one = L::set(1.0F);
       const auto was = L::load((inverted ? inverse : variance) + word * 32);
       const auto root =
-          inverted ? root_of<L>(was, of.c.eps) : L::sqrt(L::mul(was, L::set(corrected)));
-      const auto over = inverted ? was : L::div(one, L::add(root, L::set(of.c.eps)));
+          inverted ? root_of<L>(was, moments.c.eps) : L::sqrt(L::mul(was, L::set(corrected)));
+      const auto over = inverted ? was : L::div(one, L::add(root, L::set(moments.c.eps)));
       const auto least = L::sub(zero, root);
       const auto agreed_m = directions ? L::div(m_at(k), over) : m_at(k);
       const auto at_most = L::sub(zero, (L::max)(agreed_m, least));

@@ -49,9 +49,9 @@ struct momentum_message {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    const detail::tensor_scalars& of = scalars[t.tensor];
-    return {momentum.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now), of.c,
-            units.at<L>(t, of)};
+    const detail::tensor_scalars& moments = scalars[t.tensor];
+    return {momentum.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now),
+            moments.c, units.at<L>(t, moments)};
   }
 };
 
@@ -121,10 +121,11 @@ struct refresh_variance_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     const auto mean_at = mean.template at<L>(t, i);
-    const tensor_scalars& of = scalars[t.tensor];
+    const tensor_scalars& moments = scalars[t.tensor];
     const float old = old_rho[t.tensor],
                 rho = L::abs_scalar(units.rho == nullptr ? old : units.rho[t.tensor]);
-    const auto decay = L::set(static_cast<float>(of.since)), inverse = L::set(rho / (old * old));
+    const auto decay = L::set(static_cast<float>(moments.since)),
+               inverse = L::set(rho / (old * old));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k, place = word * 32;
       const auto v_new = L::fma(mean_at(k), inverse, L::mul(L::load(v + place), decay));
@@ -137,7 +138,7 @@ struct refresh_variance_kernel {
       L::store_bits(&lives, L::positive(v_new));
       L::store_scalar(active + word, lives | before.words[word]);
       const gradients_of<L, G> gradient(tensors[t.tensor], t, now);
-      const auto in_units = units.template at<L>(t, of);
+      const auto in_units = units.template at<L>(t, moments);
       L::store(own + place, in_units.next_variance(v_new, gradient.load(k)));
     }
   }
@@ -149,8 +150,8 @@ struct growth_sums {
 
   template <class L>
   struct of_tile {
-    using one = one_word<L>;
-    typename one::value squares = one::set(0.0F), variances = one::set(0.0F);
+    using word_lanes = one_word<L>;
+    typename word_lanes::value squares = word_lanes::set(0.0F), variances = word_lanes::set(0.0F);
     ONEBIT_HD void add(const typename L::value& g, const typename L::value& v) {
       add_squares<L>(squares, g);
       add_words<L>(variances, v);
@@ -167,9 +168,9 @@ struct growth_sums {
 template <class L, class P, class G>
 ONEBIT_HD void update_variance(float* variance, const direction_units& units,
                                const growth_sums& growth, std::size_t i, const tile& t,
-                               const step_tables<P, G>& of) {
-  const gradients_of<L, G> gradient(of.tensors[t.tensor], t, of.now);
-  const auto in_units = units.at<L>(t, of.scalars[t.tensor]);
+                               const step_tables<P, G>& tables) {
+  const gradients_of<L, G> gradient(tables.tensors[t.tensor], t, tables.now);
+  const auto in_units = units.at<L>(t, tables.scalars[t.tensor]);
   growth_sums::of_tile<L> sums;
   for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
     float* const place = variance + (t.word + k) * 32;
@@ -363,11 +364,11 @@ class refreshing_rule : public moments_rule<B, Options> {
   /// Computes the next rho and the estimated norm of the mean gradient from `mean`, the averaged
   /// floats beside v. `its` has the layout of `mean`, `at` the layout of messages.
   template <class View, class P, class G>
-  void take_floats_beside(const View& mean, const step_context<B, P, G>& its,
+  void take_floats_beside(const View& mean, const step_context<B, P, G>& at_mean,
                           const step_context<B, P, G>& at, step_scalars* now, float* work,
                           std::size_t n_more = 0) {
     const detail::refresh_floats f(work, at.axis, n_more);
-    its.launch(detail::take_sums_kernel<View>{mean, its.tiles, work, now});
+    at_mean.launch(detail::take_sums_kernel<View>{mean, at_mean.tiles, work, now});
     at.launch(detail::mean_sketch_kernel{at.tiles, f.sketch, at.sums});
     at.launch(1, detail::mean_ratio_kernel{f.own, at.sums, f.total, n_tensors_, at.n_tiles(), f.all,
                                            now});
@@ -379,16 +380,16 @@ class refreshing_rule : public moments_rule<B, Options> {
   /// has the layout of `mean`, `at` the layout of messages. One pass, 12 bytes per element and the
   /// gradients.
   template <class View, class P, class G>
-  void refresh_variance(const View& mean, const step_context<B, P, G>& its,
+  void refresh_variance(const View& mean, const step_context<B, P, G>& at_mean,
                         const step_context<B, P, G>& at, std::uint32_t* active, float* work,
                         std::size_t n_more = 0) {
     const detail::refresh_floats f(work, at.axis, n_more);
     at.launch(n_tensors_, detail::swap_rho_kernel{f.rho, rho_.data()});
     detail::direction_units started = units();
     started.growth = nullptr;  // no step has noted the squares of this one
-    its.launch(detail::refresh_variance_kernel<View, P, G>{mean, its.tiles, its.tensors,
-                                                           its.scalars, its.now, its.active, active,
-                                                           f.rho, started, v_.data(), own_.data()});
+    at_mean.launch(detail::refresh_variance_kernel<View, P, G>{
+        mean, at_mean.tiles, at_mean.tensors, at_mean.scalars, at_mean.now, at_mean.active, active,
+        f.rho, started, v_.data(), own_.data()});
     at.launch(growth().restart().launches(), growth().restart());
   }
   /// Returns the message of the compressed phase.

@@ -85,9 +85,9 @@ struct zero_one_message {
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const tensor_scalars& of = scalars[t.tensor];
-    return {momentum + t.word * 32, gradients_of<L, G>(tensor, t, now), of.c,
-            tensor.rests ? 0.0F : now->given.lr * of.m_correction, units.at<L>(t, of)};
+    const tensor_scalars& moments = scalars[t.tensor];
+    return {momentum + t.word * 32, gradients_of<L, G>(tensor, t, now), moments.c,
+            tensor.rests ? 0.0F : now->given.lr * moments.m_correction, units.at<L>(t, moments)};
   }
 };
 
@@ -131,16 +131,16 @@ struct compare_written_kernel {
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    using one = one_word<L>;
+    using word_lanes = one_word<L>;
     const tile t = tile_at(i);
     if (!renews && !(lr_before[t.tensor] > 0)) return;  // has not moved: what is there counts
     const parameters_of<L, P> params(tables.tensors[t.tensor], t);
-    auto found = one::set(0.0F);
+    auto found = word_lanes::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       add_to_digest<L>(found, params.load(k));
     }
-    if (!renews) return written.compare<one>(i, t, n_tensors, found);
-    one::store(written.digests + 32 * i, found);
+    if (!renews) return written.compare<word_lanes>(i, t, n_tensors, found);
+    word_lanes::store(written.digests + 32 * i, found);
   }
 };
 
@@ -189,23 +189,24 @@ struct zero_one_step_kernel {
     const parameters_of<L, P> params(tensor, t, tables.now);
     const auto gradient_at = gradient.template at<L>(t, i);
     const float rate = tensor.rate(tables.now);
-    const tensor_scalars of = tables.scalars[t.tensor];
-    const auto in_units = units.at<L>(t, of);
-    using one = one_word<L>;
-    [[maybe_unused]] auto found = one::set(0.0F), left = one::set(0.0F);
+    const tensor_scalars moments = tables.scalars[t.tensor];
+    const auto in_units = units.at<L>(t, moments);
+    using word_lanes = one_word<L>;
+    [[maybe_unused]] auto found = word_lanes::set(0.0F), left = word_lanes::set(0.0F);
     const bool starts = Local && !(lr_before[t.tensor] > 0);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       float* const m_word = m + word * 32;
       const auto g = gradient_at(k), m_old = L::load(m_word);
       auto m_new = tables.active.template keep<L>(
-          word, of.c.template next_momentum<L>(m_old, in_units(k, g)));
-      auto direction = L::mul(m_new, L::set(of.m_correction));
+          word, moments.c.template next_momentum<L>(m_old, in_units(k, g)));
+      auto direction = L::mul(m_new, L::set(moments.m_correction));
       if (v != nullptr) {
         const auto v_k = L::load(v + word * 32);
         m_new = L::keep(L::positive(v_k), m_new);
-        const auto m_corrected = L::mul(m_new, L::set(of.m_correction));
-        direction = L::div(m_corrected, of.c.template denominator<L>(v_k, of.v_correction));
+        const auto m_corrected = L::mul(m_new, L::set(moments.m_correction));
+        direction =
+            L::div(m_corrected, moments.c.template denominator<L>(v_k, moments.v_correction));
       }
       if (variance != nullptr) L::store(variance + word * 32, in_units.next_variance(k, g));
       if constexpr (Local) add_to_digest<L>(found, params.load(k));
@@ -215,8 +216,8 @@ struct zero_one_step_kernel {
       if constexpr (Local) add_to_digest<L>(left, params.load(k));
     }
     if constexpr (Local) {
-      if (!starts) written.compare<one>(i, t, n_tensors, found);
-      one::store(written.digests + 32 * i, left);
+      if (!starts) written.compare<word_lanes>(i, t, n_tensors, found);
+      word_lanes::store(written.digests + 32 * i, left);
     }
   }
 };
@@ -232,17 +233,17 @@ struct start_without_step_kernel {
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    using one = one_word<L>;
+    using word_lanes = one_word<L>;
     const tile t = tile_at(i);
     if (tables.now->verdict.skip == 0 || lr_before[t.tensor] > 0) return;
     const parameters_of<L, P> params(tables.tensors[t.tensor], t);
-    auto left = one::set(0.0F);
+    auto left = word_lanes::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* const place = anchor + (t.word + k) * 32;
       L::store(place, params.exact(k, place));
       add_to_digest<L>(left, params.load(k));
     }
-    one::store(written.digests + 32 * i, left);
+    word_lanes::store(written.digests + 32 * i, left);
   }
 };
 
@@ -266,14 +267,14 @@ struct zero_one_sync_kernel {
     const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
     const auto u_at = latest.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
-    const tensor_scalars of = tables.scalars[t.tensor];
+    const tensor_scalars moments = tables.scalars[t.tensor];
     if (variance != nullptr) update_variance<L>(variance, units, growth, i, t, tables);
     const double sum =
         lr_before[t.tensor] + static_cast<double>(tensor.rests ? 0.0F : tables.now->given.lr);
     if (!(sum > 0)) return;
     // m = mean of the corrected momenta, over this step's correction
     const auto inverse_sum =
-        L::set(static_cast<float>(1 / (sum * static_cast<double>(of.m_correction))));
+        L::set(static_cast<float>(1 / (sum * static_cast<double>(moments.m_correction))));
     const float decay = static_cast<float>(sum) * tensor.weight_decay;
     const auto step = L::set(-tensor.lr_factor);
     const bool moved = lr_before[t.tensor] > 0;  // by local steps
@@ -285,7 +286,7 @@ struct zero_one_sync_kernel {
       if (v != nullptr) {  // without variance an element does not move
         const auto v_k = L::load(v + word * 32);
         sum_m = L::keep(L::positive(v_k), sum_k);
-        u = L::div(sum_m, of.c.template denominator<L>(v_k, of.v_correction));
+        u = L::div(sum_m, moments.c.template denominator<L>(v_k, moments.v_correction));
       }
       L::store(m + word * 32, L::mul(sum_m, inverse_sum));
       const auto by = decay == 0 ? u : L::fma(L::set(decay), from, u);

@@ -46,24 +46,24 @@ struct rank_fingerprint {
 [[nodiscard, gnu::cold]] inline rank_fingerprint make_fingerprint(
     std::string name, const std::vector<std::size_t>& sizes, std::uint64_t parameter_digest,
     std::size_t slot_bytes) {
-  rank_fingerprint card;
+  rank_fingerprint fingerprint;
   digest d;
   for (const std::size_t n : sizes) {
     d.add(static_cast<std::uint64_t>(n));
-    card.n_elements += n;
+    fingerprint.n_elements += n;
   }
-  card.n_tensors = sizes.size();
-  card.sizes_digest = d.value();
-  card.parameter_digest = parameter_digest;
-  card.slot_bytes = slot_bytes;
-  if (name.size() >= sizeof card.name) {  // cut off: a digest still distinguishes names
+  fingerprint.n_tensors = sizes.size();
+  fingerprint.sizes_digest = d.value();
+  fingerprint.parameter_digest = parameter_digest;
+  fingerprint.slot_bytes = slot_bytes;
+  if (name.size() >= sizeof fingerprint.name) {  // cut off: a digest still distinguishes names
     digest rest;
     rest.add(name);
-    name = name.substr(0, sizeof card.name - 60) + ", later options (digest " +
+    name = name.substr(0, sizeof fingerprint.name - 60) + ", later options (digest " +
            number_text(rest.value()) + ")";
   }
-  std::memcpy(card.name, name.data(), (std::min)(name.size(), sizeof card.name - 1));
-  return card;
+  std::memcpy(fingerprint.name, name.data(), (std::min)(name.size(), sizeof fingerprint.name - 1));
+  return fingerprint;
 }
 
 /// Iterator over the items of a description: joined by ", ", the items of a group in brackets.
@@ -150,23 +150,24 @@ struct description_items {
 [[nodiscard, gnu::cold]] inline std::vector<rank_fingerprint> gather_fingerprints(
     communicator& comm, const rank_fingerprint& mine) {
   struct sent {
-    rank_fingerprint card;
+    rank_fingerprint fingerprint;
     std::uint64_t rank;
   };
   const sent own{mine, static_cast<std::uint64_t>(comm.rank())};
   std::vector<sent> all(static_cast<std::size_t>(comm.size()), own);
   comm.host_all_gather(&own, all.data(), sizeof own);
-  std::vector<rank_fingerprint> cards;
+  std::vector<rank_fingerprint> fingerprints;
   for (sent& one : all) {
-    if (one.rank != cards.size() && !comm.echoes()) {
+    if (one.rank != fingerprints.size() && !comm.echoes()) {
       throw transport_error(error_text("all_gather of this transport put the bytes of rank ",
-                                       one.rank, " into the slot of rank ", cards.size(),
+                                       one.rank, " into the slot of rank ", fingerprints.size(),
                                        "; slots must be in the order of ranks", comm.where()));
     }
-    one.card.name[sizeof one.card.name - 1] = '\0';  // received text may lack the terminator
-    cards.push_back(one.card);
+    one.fingerprint.name[sizeof one.fingerprint.name - 1] =
+        '\0';  // received text may lack the terminator
+    fingerprints.push_back(one.fingerprint);
   }
-  return cards;
+  return fingerprints;
 }
 
 /// Result of `majority_of`.
@@ -257,21 +258,21 @@ inline constexpr char average_of_plan[] = "what is averaged for v";
 [[gnu::cold]] inline std::uint32_t compare_fingerprints(communicator& comm,
                                                         const rank_fingerprint& mine,
                                                         const std::vector<std::size_t>& sizes) {
-  const std::vector<rank_fingerprint> cards = gather_fingerprints(comm, mine);
-  const std::size_t size = cards.size();
+  const std::vector<rank_fingerprint> fingerprints = gather_fingerprints(comm, mine);
+  const std::size_t size = fingerprints.size();
   const std::string where = comm.where();
   const std::string_view name(mine.name);
   const std::string_view who = name.substr(0, name.find(','));
   for (std::size_t r = 0; r < size; ++r) {
-    if (cards[r].rejected == 0) continue;
+    if (fingerprints[r].rejected == 0) continue;
     throw rank_mismatch(
         error_text(who, ": rank ", r, " rejected its input; its own error says why", where));
   }
-  const auto [usual, n_usual] = majority_of(cards);
+  const auto [usual, n_usual] = majority_of(fingerprints);
   for (std::size_t r = 0; r < size; ++r) {
-    if (cards[r] == cards[usual]) continue;
-    std::string text =
-        difference(cards[r], static_cast<int>(r), cards[usual], static_cast<int>(usual));
+    if (fingerprints[r] == fingerprints[usual]) continue;
+    std::string text = difference(fingerprints[r], static_cast<int>(r), fingerprints[usual],
+                                  static_cast<int>(usual));
     if (text.empty()) {
       text = differing_number_text(comm, std::vector<double>(sizes.begin(), sizes.end()),
                                    [](std::size_t t) {
@@ -283,14 +284,14 @@ inline constexpr char average_of_plan[] = "what is averaged for v";
     }
     throw rank_mismatch(error_text(who, ": the ranks disagree: ", text, where));
   }
-  return cards[0].number;
+  return fingerprints[0].number;
 }
 
 /// Tells the other ranks, which wait in `gather_fingerprints`, of invalid input here. Collective.
 [[gnu::cold]] inline void report_rejection(communicator& comm) {
-  rank_fingerprint card;
-  card.rejected = 1;
-  (void)gather_fingerprints(comm, card);
+  rank_fingerprint fingerprint;
+  fingerprint.rejected = 1;
+  (void)gather_fingerprints(comm, fingerprint);
 }
 /// Runs f, which checks this rank's input. If f throws, tells the other ranks, then rethrows.
 template <class F>

@@ -149,17 +149,18 @@ concept Archived = requires(E e, const E fixed, any_archive a, resume_with with)
 
 /// Writes what this rank needs to go on. Throws checkpoint_error.
 template <detail::Archived E>
-[[gnu::cold]] void save_checkpoint(E& e, std::ostream& out, const detail::checkpoint_header& card) {
+[[gnu::cold]] void save_checkpoint(E& e, std::ostream& out,
+                                   const detail::checkpoint_header& header) {
   detail::write_checkpoint(out, [&](detail::payload_writer& a) {
-    a.local(card);
+    a.local(header);
     e.archive(a);
   });
 }
 /// Loads into e what this rank saved. `card()` returns the header to match; `refusal`: why
 /// this rank must not load now, or empty. Collective: throws checkpoint_error on all ranks if one
 /// fails; then nothing has changed.
-template <detail::Archived E, class Card>
-[[gnu::cold]] void load_checkpoint(E& e, std::istream& in, const Card& card, resume_with with,
+template <detail::Archived E, class Header>
+[[gnu::cold]] void load_checkpoint(E& e, std::istream& in, const Header& header, resume_with with,
                                    const std::string& refusal) {
   detail::checkpoint_header found;
   std::optional<detail::payload_reader> payload;
@@ -168,7 +169,7 @@ template <detail::Archived E, class Card>
     if (failure.empty()) {
       payload.emplace(in);
       payload->local(found);
-      failure = found.difference(card(), with);
+      failure = found.difference(header(), with);
     }
     if (failure.empty()) {
       e.archive(*payload);
@@ -293,9 +294,9 @@ class old_job {
     with_ = with;
     std::unique_ptr<E> old;  // outlives the reader, which may restore it
     detail::payload_reader payload(in);
-    detail::checkpoint_header card;
-    payload.local(card);
-    if (n_read_ == 1) node_ = card.ranks_per_node;
+    detail::checkpoint_header header;
+    payload.local(header);
+    if (n_read_ == 1) node_ = header.ranks_per_node;
     if (node_ == 0 || n_ % node_ != 0) {
       throw checkpoint_error(
           detail::error_text("resume: ", n_, " ranks in nodes of ", node_, "; damaged"));
@@ -308,16 +309,16 @@ class old_job {
     wanted.size = static_cast<std::uint32_t>(n_);
     wanted.ranks_per_node = static_cast<std::uint32_t>(node_);
     wanted.ranks.slot_bytes = old->exchange.slot_bytes();
-    if (n_read_ == 1) parameters_ = card.ranks.parameter_digest;
-    if (n_read_ == 1) step_ = card.step;
-    if (card.step != step_) throw_diverged(r, card.step);
-    if (!R::local_steps && card.ranks.parameter_digest != parameters_) {
+    if (n_read_ == 1) parameters_ = header.ranks.parameter_digest;
+    if (n_read_ == 1) step_ = header.step;
+    if (header.step != step_) throw_diverged(r, header.step);
+    if (!R::local_steps && header.ranks.parameter_digest != parameters_) {
       throw checkpoint_error(detail::error_text("resume: ranks 0 and ", r,
                                                 " of the old job had different parameters at the ",
                                                 "same step; load files of one job"));
     }
-    if (r != source_rank_) wanted.ranks.parameter_digest = card.ranks.parameter_digest;
-    if (const auto text = card.difference(wanted, with); !text.empty()) {
+    if (r != source_rank_) wanted.ranks.parameter_digest = header.ranks.parameter_digest;
+    if (const auto text = header.difference(wanted, with); !text.empty()) {
       throw checkpoint_error(text);
     }
     old->prepare(0);
@@ -448,9 +449,10 @@ using old_files = function_ref<void(std::size_t r, function_ref<void(std::istrea
 /// Loads the checkpoints of an old job with `n_ranks` ranks into engine e; the rest as
 /// load_checkpoint. Collective: throws checkpoint_error on all ranks if one fails; then nothing has
 /// changed.
-template <class E, class Card>
+template <class E, class Header>
 [[gnu::cold]] void load_old_job_of(E& e, std::size_t n_ranks, detail::old_files files,
-                                   const Card& card, resume_with with, const std::string& refusal) {
+                                   const Header& header, resume_with with,
+                                   const std::string& refusal) {
   std::string failure = refusal;
   std::unique_ptr<detail::old_job<E>> old;
   try {
@@ -458,7 +460,7 @@ template <class E, class Card>
     if (failure.empty()) {
       const auto source = static_cast<std::size_t>(e.comm.rank()) % n_ranks;
       old = std::make_unique<detail::old_job<E>>(e, n_ranks, source);
-      const detail::checkpoint_header here = card();
+      const detail::checkpoint_header here = header();
       for (std::size_t r = 0; r < n_ranks; ++r) {
         files(r, [&](std::istream& in) { old->read(in, here, with); });
       }
