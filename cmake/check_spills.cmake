@@ -8,16 +8,7 @@
 
 cmake_minimum_required(VERSION 3.25)
 
-set(command "")
-set(after_dashes FALSE)
-math(EXPR last "${CMAKE_ARGC} - 1")
-foreach(i RANGE ${last})
-  if(after_dashes)
-    list(APPEND command "${CMAKE_ARGV${i}}")
-  elseif(CMAKE_ARGV${i} STREQUAL "--")
-    set(after_dashes TRUE)
-  endif()
-endforeach()
+include("${CMAKE_CURRENT_LIST_DIR}/after_dashes.cmake")
 list(APPEND command -Xptxas -v)
 
 execute_process(COMMAND ${command} RESULT_VARIABLE rc OUTPUT_VARIABLE out ERROR_VARIABLE out)
