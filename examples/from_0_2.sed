@@ -36,3 +36,9 @@ s:onebit/checkpoint_directory/checkpoint_files\.hpp:onebit/extras/checkpoint_fil
 # policies come in any order, each found by its type: no {} in place of a collective
 /\b(adam|lamb)\(/!s/, \{\}, (device|backend|onebit::cuda\(|onebit::host[({])/, \1/
 s/\bfollowing_rule\b/refreshing_rule/g
+
+# what no user writes
+s/\bonebit::(cuda_buffer|warp_lanes|same_memory|cuda_graph|host_buffer|host_lanes|portable_lanes|avx2_lanes|rounded_exchange|encode_kernel|accumulate_kernel|hierarchical_exchange|gather_scatter_exchange|group_scale_kernel|status_kernel|check_kernel|encoder|flat_exchange|stateful_exchange|compressor_or_identity|TileCompressor|WordCompressor|exchange_memory|group_moments|bias_decay|ExchangeRule|SplittingTransport|DuplicatingTransport|NodeAwareTransport|HostGatheringTransport|WaitingTransport|DeviceAwareTransport|HalfSummingTransport|StartingTransport|Element|element_type|any_pointer|any_span|pointer_to|span_of|slot_format|mean_view|double_buffer|flatten_kernel|undo_in_buffer|memory_view|one_word|then_once|mismatch|moments_constants|tensor_scalars|tensor_entry|direction_units|variance_kernel|lamb_layer|sum_lr_kernel|engine|variance_refresh|old_files|step_in_progress|running|known_checkpoints)\b/onebit::detail::\1/g
+s/\bnow->(lr|inverse_loss_scale|number|digest|optimizer|rank)\b/now->given.\1/g
+s/\bnow->(skip|nonfinite)\b/now->verdict.\1/g
+s/\bnow->(mean|own)_norm\b/now->norms.\1/g
