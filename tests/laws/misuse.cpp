@@ -310,8 +310,9 @@ TEST_CASE("a bit that flips in parameters or state of one rank is found by verif
       for (int i = 0; i < 9; ++i) (void)train(o, data);
       o.verify();
       if (t.rank() == 2) {
-        float* at =
-            what == 0 ? &data.params[2][3000] : const_cast<float*>(o.rule().variance()) + 64 + 3000;
+        const float* const v = o.rule().variance();
+        auto* const moment = const_cast<float*>(v != nullptr ? v : o.rule().inverse());
+        float* at = what == 0 ? &data.params[2][3000] : moment + 64 + 3000;
         std::uint32_t word = 0;
         std::memcpy(&word, at, sizeof word);
         word ^= 1U << bit;
