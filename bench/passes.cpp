@@ -111,7 +111,7 @@ struct scene {
   [[nodiscard]] view latest() const {
     return {codec{}, own.format(), agreed.data(), {active.data()}};
   }
-  [[nodiscard]] onebit::exchange_args<onebit::detail::undo_by_repeating> args() {
+  [[nodiscard]] onebit::exchange_args<onebit::detail::store_at_update> args() {
     return {&now, {active.data()}, {}, {2}};
   }
 };
@@ -145,15 +145,15 @@ class update_pass {
   }
   void run() {
     const auto at = s_.own.at(&s_.tensor, &s_.numbers, &s_.now, {});
-    s_.own.repeat(s_.message(), s_.args(),
-                  onebit::detail::adam_update_kernel<view, float, float>{
-                      s_.latest(),
-                      at,
-                      nullptr,
-                      s_.variances.data(),
-                      s_.units(),
-                      nullptr,
-                      {at.second_sums(), at.third_sums()}});
+    s_.own.store_and_update(s_.message(), s_.args(),
+                            onebit::detail::adam_update_kernel<view, float, float>{
+                                s_.latest(),
+                                at,
+                                nullptr,
+                                s_.variances.data(),
+                                s_.units(),
+                                nullptr,
+                                {at.second_sums(), at.third_sums()}});
   }
   void run_axpy(const host& backend) {
     axpy(backend, s_.own.compensated().values, s_.params.data(), s_.n);

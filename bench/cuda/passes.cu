@@ -125,7 +125,7 @@ class encode_pass {
   [[nodiscard]] onebit::detail::direction_units units() const {
     return {variances_.data(), rho_.data()};
   }
-  [[nodiscard]] onebit::exchange_args<onebit::detail::undo_by_repeating> args() {
+  [[nodiscard]] onebit::exchange_args<onebit::detail::store_at_update> args() {
     return {s_.now.data(), s_.mask(), {}, {2}};
   }
 
@@ -202,15 +202,15 @@ class update_pass : public encode_pass {
   update_pass(cudaStream_t stream, std::size_t n) : encode_pass(stream, n) {}
   void run() {
     const auto at = s_.own.at(tensor_.data(), s_.numbers.data(), s_.now.data(), {});
-    s_.own.repeat(message(), args(),
-                  onebit::detail::adam_update_kernel<view, float, float>{
-                      s_.latest(slots_),
-                      at,
-                      nullptr,
-                      variances_.data(),
-                      units(),
-                      nullptr,
-                      {at.second_sums(), at.third_sums()}});
+    s_.own.store_and_update(message(), args(),
+                            onebit::detail::adam_update_kernel<view, float, float>{
+                                s_.latest(slots_),
+                                at,
+                                nullptr,
+                                variances_.data(),
+                                units(),
+                                nullptr,
+                                {at.second_sums(), at.third_sums()}});
   }
 };
 

@@ -184,7 +184,7 @@ struct estimate {
   };
   const double encode = one_bit.seconds(d, is("encode_kernel"));
   const double update = one_bit.seconds(d, is("adam_update_kernel")) +
-                        one_bit.seconds(d, is("accumulate_kernel"));  // part of the update, by tile
+                        one_bit.seconds(d, is("compensate_kernel"));  // part of the update, by tile
   estimate e;
   e.dense_update_ns = adam.seconds(d, is("adam_dense_kernel")) * ns;
   e.compression.encode_ns = encode * ns;

@@ -319,7 +319,7 @@ TEST_CASE(
       for (std::uint32_t i = 0; i < t.n; ++i) active.data()[t.word + i / 32] |= 1U << (i % 32);
     }
     onebit::step_scalars now{.given = {.rank = static_cast<std::uint32_t>(rank)}};
-    const onebit::exchange_args<onebit::detail::undo_in_buffer> turn{
+    const onebit::exchange_args<onebit::detail::store_at_encode> turn{
         &now, {active.data()}, {undo.data()}};
     x.start(x.allocate({.previous = true}), {});
     x.count_active(turn.active);

@@ -432,7 +432,7 @@ TEST_CASE("deferred: ranks at different steps are told once, by settle") {
     const auto rank = static_cast<std::uint32_t>(t.rank());
     const onebit::step_scalars own{.given = {.number = 7U + rank, .rank = rank}};
     backend.copy_in(now.data(), &own, 1);
-    const onebit::exchange_args<onebit::detail::undo_in_buffer> turn{
+    const onebit::exchange_args<onebit::detail::store_at_encode> turn{
         now.data(), {}, {params.data()}};
     x.all_reduce(onebit::flat_field{params.data()}, turn);
     x.finish(turn);

@@ -137,7 +137,7 @@ void check_allreduce(const golden::golden_case& c) {
       onebit::step_scalars now;
       now.given.number = static_cast<std::uint32_t>(call);
       now.given.rank = static_cast<std::uint32_t>(r);
-      const onebit::exchange_args<onebit::detail::undo_in_buffer> turn{&now, {}, {undo.data()}};
+      const onebit::exchange_args<onebit::detail::store_at_encode> turn{&now, {}, {undo.data()}};
       x.all_reduce(onebit::flat_field{message.data()}, turn);
       if (now.verdict.skip != 0) throw std::runtime_error("golden: a call was skipped");
       if (r == 0) made.floats["output"].push_back(copied(x.latest({}), x.sender(), backend));

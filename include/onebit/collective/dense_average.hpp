@@ -286,7 +286,7 @@ class rounded_exchange {
     phases_.clear();
     n_taken_ = 0;
   }
-  [[nodiscard]] static exchange_args<undo_in_buffer> args_of(step_scalars* now) {
+  [[nodiscard]] static exchange_args<store_at_encode> args_of(step_scalars* now) {
     return {now, {}, {}};
   }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {

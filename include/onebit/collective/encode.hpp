@@ -128,9 +128,9 @@ struct carried_field {
   }
 };
 
-/// Compensated values of a worker. The encode pass saves the old values in `undo` and overwrites
-/// them (with undo_by_repeating it overwrites none). `saved` marks the tiles that the pass reached:
-/// an exception may end it early.
+/// Compensated values of a worker. By default (store_at_update) the encode pass only reads them.
+/// With store_at_encode it saves the old values in `undo` and overwrites them. `saved` marks the
+/// tiles that the pass reached: an exception may end it early.
 template <class C, class Undo>
 struct worker_feedback {
   residual_field<C> field;
@@ -175,8 +175,8 @@ struct code_slots {
 };
 
 /// Computes value = produce(residual), writes its code to the slots and its statistic to `sums`.
-/// One pass. A worker's pass also stores the value (for a tile compressor, the new residual) in the
-/// compensated buffer, except with undo_by_repeating. Elements that are not active are encoded as
+/// One pass. With store_at_encode a worker's pass also stores the value (for a tile compressor, the
+/// new residual) in the compensated buffer. Elements that are not active are encoded as
 /// 0, and the worker carries their values until they are.
 template <class C, class Produce, class Feedback>
 struct encode_kernel {
@@ -285,9 +285,9 @@ struct take_back_kernel {
   }
 };
 
-/// Adds a message to the compensated values: compensated = produce(residual).
+/// Stores a message made from the residual: compensated = produce(residual).
 template <class C, class Produce>
-struct accumulate_kernel {
+struct compensate_kernel {
   detail::residual_field<C> residual;
   Produce produce;
   active_mask active;
@@ -311,8 +311,8 @@ struct accumulate_kernel {
   }
 };
 
-/// New residual of the server: the message that it encoded minus the message as received; 0 where
-/// an element is not active.
+/// New residual of the server: mean + old residual, minus what all ranks decode of it; 0 where an
+/// element is not active.
 template <class Produce, class View>
 struct server_residual_kernel {
   Produce produce;

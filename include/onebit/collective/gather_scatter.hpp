@@ -113,10 +113,10 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   template <class Undo>
   [[gnu::cold]] void finish(const exchange_args<Undo>& t) {
     phases_.clear();
-    auto residual = server_.finish(sender_, mean(), own_chunk(0), latest({}), t);
+    auto residual = server_.residual_pass(sender_, mean(), own_chunk(0), latest({}), t);
     if (!travels()) residual.n = 0;
     for (int b = 1; b < axis().n_buckets() && travels(); ++b) {
-      const auto another = server_.finish(sender_, mean(), own_chunk(b), latest({}), t);
+      const auto another = server_.residual_pass(sender_, mean(), own_chunk(b), latest({}), t);
       sender_.backend().launch(another.n, another.kernel);
     }
     sender_.finish(t, residual, gathered_.commit(t.now));

@@ -47,8 +47,6 @@ struct share_mean {
   }
 };
 
-}  // namespace detail
-
 /// Exchange on two levels, over N nodes of L ranks. The ranks of a node average their messages
 /// exactly, each rank for its share of the flat axis (1/L of it, a bucket). The ranks with the same
 /// share on all nodes run the two compressed phases on it. The ranks of a node then gather the
@@ -56,8 +54,6 @@ struct share_mean {
 /// With one rank per node the bits are those of gather_scatter's exchange.
 ///
 /// Cost per rank: between nodes 2 (N-1)/N n/(8 L) bytes, L times fewer than without the hierarchy;
-namespace detail {
-
 /// inside a node 4n (L-1)/L bytes and n/8 (L-1)/L; 4 collectives. Memory in bytes per element: work
 /// space of 8 (two fp32 messages), compensated values and a copy of 4/L each (and 4 if the rule
 /// accumulates), server residual of 4/(L N). Source: 1-bit LAMB (arXiv 2104.06069), section 5.
@@ -188,7 +184,7 @@ class hierarchical_exchange : public flat_exchange<C, B> {
   }
   template <class Undo>
   [[gnu::cold]] void finish(const exchange_args<Undo>& t) {
-    const auto residual = server_.finish(sender_, mean(), own_chunk(), latest({}), t);
+    const auto residual = server_.residual_pass(sender_, mean(), own_chunk(), latest({}), t);
     if (flat()) return sender_.finish(t, residual, held_.gathered.commit(t.now));
     sender_.finish(share_args(t), residual, held_.gathered.commit(t.now));
     if (sums_local_steps()) exact_.finish(t);
@@ -274,7 +270,7 @@ class hierarchical_exchange : public flat_exchange<C, B> {
   }
   /// Arguments to encode the share: a mean, which cannot be made again, so `undo` saves old values.
   template <class Undo>
-  [[nodiscard]] exchange_args<undo_in_buffer> share_args(const exchange_args<Undo>& t) {
+  [[nodiscard]] exchange_args<store_at_encode> share_args(const exchange_args<Undo>& t) {
     return {t.now, t.active, {held_.undo.data(), share_first()}, t.bound};
   }
   [[nodiscard]] view view_of(const std::byte* slots, active_mask active) const {

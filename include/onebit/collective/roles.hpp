@@ -238,7 +238,7 @@ class sender : public detail::encoder<C, B> {
 
   /// Encodes produce(residual) of one bucket. One pass: for `sign` it reads 12 bytes per element
   /// (compensated value, gradient, this rank's v or its inverse) and writes the bits; with
-  /// undo_in_buffer it also writes the new and the old compensated value.
+  /// store_at_encode it also writes the new and the old compensated value.
   template <class Produce, class Undo>
   [[gnu::cold]] void encode(const Produce& produce, const exchange_args<Undo>& t, std::byte* slots,
                             int bucket) {
@@ -246,11 +246,11 @@ class sender : public detail::encoder<C, B> {
                         detail::worker_feedback<C, Undo>{residual(), saved_.data(), t.undo}, t,
                         slots, bucket);
   }
-  /// Completes undo_by_repeating: sets compensated = produce(residual) and runs `update`, tile by
-  /// tile, unless the step is called off. 12 bytes per element, plus gradients.
+  /// Stores what the encode pass did not: compensated = produce(residual). Then runs `update`, tile
+  /// by tile, unless the step is called off. 12 bytes per element, plus gradients.
   template <class Produce, class Undo, class Update>
-  [[gnu::cold]] void repeat(const Produce& produce, const exchange_args<Undo>& t,
-                            const Update& update) {
+  [[gnu::cold]] void store_and_update(const Produce& produce, const exchange_args<Undo>& t,
+                                      const Update& update) {
     const auto all = accumulation(produce, t, axis_.all_tiles());
     launch_unless_skipped(backend_, t.now, all.n, detail::tile_by_tile{all.kernel, update});
   }
@@ -341,7 +341,7 @@ class sender : public detail::encoder<C, B> {
     return {codec_, compensated(), scales_.current.data()};
   }
   template <class Produce, class Undo>
-  [[nodiscard]] calls<detail::accumulate_kernel<C, Produce>> accumulation(
+  [[nodiscard]] calls<detail::compensate_kernel<C, Produce>> accumulation(
       const Produce& produce, const exchange_args<Undo>& t, tile_range tiles) {
     return {{residual(), produce, t.active, {tiles_.data(), tiles.begin}},
             std::size_t{tiles.end - tiles.begin}};
@@ -354,12 +354,12 @@ class sender : public detail::encoder<C, B> {
 };
 
 /// Server role: averages what all ranks sent for its chunks, and encodes the mean with a residual
-/// of its own. It uses the tables of an encoder; `format` gives the place of a chunk's words among
-/// the words that it serves.
+/// of its own. It borrows the tables of its sender. A chunk's words lie in the residual at
+/// `format.server_word(tile)`.
 ///
-/// The residual is read while the step may still be called off, and written by `finish`. It cannot
-/// be rebuilt lazily like the worker's: it depends on messages that are gone by then. Memory: 4
-/// bytes per element served.
+/// The residual is read while the step may still be called off, and written by `residual_pass`. It
+/// cannot be rebuilt lazily like the worker's: it depends on messages that are gone by then.
+/// Memory: 4 bytes per element served.
 template <Compressor C, class B>
 class server {
  public:
@@ -373,12 +373,13 @@ class server {
                                    const exchange_args<Undo>& t, std::byte* slots, const End& end) {
     s.encode_chunk(mean, detail::server_feedback{words(), mean.format}, chunk, t, slots, end);
   }
-  /// Returns the kernel that ends a step for a chunk: residual = encoded message - received
-  /// message, if the step was kept. `latest` needs no mask. One pass over the chunk.
+  /// Returns the pass over a chunk that ends a step, which sender::finish launches: residual = mean
+  /// + old residual, minus what all ranks decode of it, if the step is kept. `latest` needs no
+  /// mask.
   template <class Mean, class Undo>
-  [[nodiscard, gnu::cold]] auto finish(detail::encoder<C, B>& s, const Mean& mean, int chunk,
-                                       const gathered_view<C>& latest,
-                                       const exchange_args<Undo>& t) {
+  [[nodiscard, gnu::cold]] auto residual_pass(detail::encoder<C, B>& s, const Mean& mean, int chunk,
+                                              const gathered_view<C>& latest,
+                                              const exchange_args<Undo>& t) {
     using kernel = detail::server_residual_kernel<Mean, gathered_view<C>>;
     const tile_range own = s.axis().chunk_tiles(chunk);
     return calls{detail::unless_skipped<kernel>{

@@ -17,17 +17,18 @@ namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Exchange X, with the mask of active elements, and with what a step needs that may be called off.
 ///
-/// The encode pass stores no residual: until the step is kept, the old one must stay. If a message
-/// can be made twice (`repeats`), the update pass makes it again, tile by tile, while it moves the
-/// parameters:
+/// The encode pass writes nothing that lasts. If a message can be made twice (`repeats`), the
+/// update pass makes it again, tile by tile, while it moves the parameters:
 ///
-///     encode    gradient, residual -> message -> signs and scales      stores signs alone
+///     encode    gradient, residual -> message -> signs and scales       stores signs alone
 ///       ... collectives; from here on the step is kept or called off ...
-///     update    gradient, residual -> message -> new residual, in its place
-///               mean message -> parameters                             same tile, same pass
+///     update    gradient, residual -> the same message, as compensated value, in the old one's
+///     place
+///               mean message -> parameters                              same tile, same pass
+///     finish    new scales become current: compensated value - its decoding is the residual now
 ///
-/// Else encode overwrites the residual, and saves the old one: 4 bytes per element. The mask adds
-/// 1 bit per element to `state_bytes`.
+/// Else encode overwrites the compensated value, and saves the old one: 4 bytes per element. The
+/// mask adds 1 bit per element to `state_bytes`.
 template <class X>
 class stateful_exchange : public X {
   using B = typename X::backend_type;
@@ -35,9 +36,9 @@ class stateful_exchange : public X {
  public:
   using mask_buffer = buffer_of<B, std::uint32_t>;
   using sender_type = std::remove_reference_t<decltype(std::declval<X&>().sender())>;
-  /// True if the end of a step makes the message again, so that nothing must be saved.
+  /// True if the update pass makes the message again, so that nothing must be saved.
   static constexpr bool repeats = sender_type::by_word && X::own_messages;
-  using undo_type = std::conditional_t<repeats, detail::undo_by_repeating, undo_in_buffer>;
+  using undo_type = std::conditional_t<repeats, detail::store_at_update, store_at_encode>;
   using args_type = exchange_args<undo_type>;
 
   explicit stateful_exchange(X&& exchange) : X(std::move(exchange)) {}
@@ -82,7 +83,7 @@ class stateful_exchange : public X {
   [[nodiscard]] auto updates_after(const Message& message, const args_type& args) {
     return [this, message, args](const auto& update) {
       if constexpr (repeats) {
-        X::sender().repeat(message, args, update);
+        X::sender().store_and_update(message, args, update);
       } else {
         (void)message;
         launch_unless_skipped(backend(), args.now, X::axis().tiles().size(), update);

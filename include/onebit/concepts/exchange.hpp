@@ -33,10 +33,10 @@ struct exchange_memory {
 /// old one.
 template <class X>
 concept Exchange = requires(X x, const X fixed, const detail::any_field& message,
-                            const exchange_args<detail::undo_in_buffer>& t,
+                            const exchange_args<detail::store_at_encode>& t,
                             const active_mask& active, detail::any_archive a) {
   requires Backend<typename X::backend_type>;
-  // true: its sender encodes only this rank's own message, which the end of a step may make again;
+  // true: its sender encodes only this rank's own message, which the update pass may make again;
   // false: its sender encodes partial sums
   { X::own_messages } -> std::convertible_to<bool>;
   { fixed.travels() } -> std::convertible_to<bool>;  // false: no other rank; never exchanges

@@ -24,7 +24,7 @@ struct initial_momentum;  // kernel/context.hpp
 template <class Undo>
 struct exchange_args;  // kernel/context.hpp
 namespace detail {
-struct undo_in_buffer;  // kernel/context.hpp
+struct store_at_encode;  // kernel/context.hpp
 }  // namespace detail
 
 namespace detail {

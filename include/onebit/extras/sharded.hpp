@@ -102,7 +102,7 @@ struct sharded_half {
   using sender_type = sender<codec, B>;
   /// True if the compressor leaves a residual, added to the data of the next call.
   static constexpr bool owes = !requires { requires codec::memoryless; };
-  using undo_type = std::conditional_t<sender_type::by_word, undo_by_repeating, undo_in_buffer>;
+  using undo_type = std::conditional_t<sender_type::by_word, store_at_update, store_at_encode>;
 
   template <class Transport>
   [[gnu::cold]] sharded_half(const char* what, Transport transport, std::size_t n,
@@ -223,7 +223,7 @@ struct sharded_half {
       const gathered_view<codec> came{
           worker.codec(), worker.format(), received.data(), {}, tile_room::latest};
       if (owes) {
-        const auto lost = server.finish(worker, own_message, comm.rank(), came, args);
+        const auto lost = server.residual_pass(worker, own_message, comm.rank(), came, args);
         worker.backend().launch(lost.n, lost.kernel);
       }
       return came;
@@ -235,7 +235,7 @@ struct sharded_half {
       }
       comm.all_to_all(to_send.data(), received.data(), slot_bytes());
       worker.run_check(check);
-      if (owes && sender_type::by_word) worker.repeat(own_message, args, any_kernel{});
+      if (owes && sender_type::by_word) worker.store_and_update(own_message, args, any_kernel{});
       return worker.mean(worker.format(), received.data(), comm.size());
     }
   }

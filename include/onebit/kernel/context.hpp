@@ -454,13 +454,14 @@ struct flatten_kernel {
   }
 };
 
-/// Saves the compensated values that an encode pass overwrites, in a buffer of the exchange.
-struct undo_in_buffer {
+/// The encode pass stores the compensated values, and saves the old ones in a buffer of the
+/// exchange: a step that is called off restores them.
+struct store_at_encode {
   static constexpr bool repeats = false;
   float* values = nullptr;
   std::size_t first_word = 0;  ///< word of the flat axis at which `values` starts
 
-  static undo_in_buffer from(float* buffer) { return {buffer}; }
+  static store_at_encode from(float* buffer) { return {buffer}; }
 
   template <class L>
   struct writer {
@@ -484,12 +485,13 @@ struct undo_in_buffer {
   }
 };
 
-/// Saves nothing: the encode pass does not write the compensated values. The end of a kept step
-/// computes them a second time, from gradients that must not have changed since.
-struct undo_by_repeating {
+/// The encode pass stores no compensated value, so that nothing must be restored. The update pass,
+/// which does nothing in a step that is called off, makes the message again and stores it.
+/// Gradients, the previous mean and v must not change in between.
+struct store_at_update {
   static constexpr bool repeats = true;
 
-  static undo_by_repeating from(float*) { return {}; }
+  static store_at_update from(float*) { return {}; }
   template <class L>
   struct writer {
     ONEBIT_HD void begin(std::uint32_t*) const {}

@@ -161,7 +161,7 @@ struct begin_step_kernel {
   moments_in_step tensors;
   float lr, inverse_loss_scale;
   std::uint32_t number, digest;
-  bool nonfinite;  ///< this rank cannot take the step: calls it off
+  bool refused;  ///< this rank cannot take the step: calls it off
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -178,8 +178,8 @@ struct begin_step_kernel {
     L::store_scalar(&now->norms.own, -1.0F);
     L::store_scalar(&now->given.number, number);
     L::store_scalar(&now->given.digest, digest);
-    L::store_scalar(&now->verdict.nonfinite, std::uint32_t{nonfinite ? 1U : 0U});
-    L::store_scalar(&now->verdict.skip, std::uint32_t{nonfinite ? 1U : 0U});
+    L::store_scalar(&now->verdict.nonfinite, std::uint32_t{refused ? 1U : 0U});
+    L::store_scalar(&now->verdict.skip, std::uint32_t{refused ? 1U : 0U});
     L::store_scalar(&now->verdict.differs, 0U);
     L::store_scalar(&now->verdict.bad_rank, 0U);
   }

@@ -27,14 +27,15 @@
 #include <vector>
 
 /// One step: a fixed sequence of passes and collectives, kept or taken back as a whole.
-namespace onebit { inline namespace v0_3 {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// State of a step from its begin to its end. The constructor opens the step with its numbers;
-namespace detail {
-
-/// `ready` may send buckets early; `run` does the rest. No phase asks whether an earlier one
-/// failed: a bad value, a rank out of step, an exception and the destructor all set one word,
-/// `now->verdict.skip`, and `finish` then keeps the step or restores the bits from before.
+/// `ready` may send buckets early; `run` does the rest.
+///
+/// Up to the last check, of the last message that arrives, a step writes nothing that lasts. A bad
+/// value, a rank out of step, an exception and the destructor set `now->verdict.skip`. Each later
+/// pass reads it, and then does nothing. Only an exchange that stores while it encodes
+/// (store_at_encode) has something to restore, in `finish`.
 template <class E>
 class step_in_progress {
   using B = typename E::backend_type;
@@ -55,12 +56,12 @@ class step_in_progress {
         args_(e.exchange_args()),
         meter_(e.comm, phase_of_step(), averages_beside(), e.step,
                e.exchange.bytes_between_nodes()) {
-    const bool nonfinite = !refusal_.empty();
+    const bool refused = !refusal_.empty();
     e.backend().launch(e.tensors.launches(),
                        detail::begin_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_),
-                                                 usable_lr(), nonfinite ? 1.0F : scale_,
+                                                 usable_lr(), refused ? 1.0F : scale_,
                                                  static_cast<std::uint32_t>(e.step % status_steps),
-                                                 digest(), nonfinite});
+                                                 digest(), refused});
     if constexpr (requires { e.rule.refuse_written(at_, e.now()); }) {
       if (plan_.update == update_from::exchange) e.rule.refuse_written(at_, e.now());
     }
@@ -120,14 +121,14 @@ class step_in_progress {
   /// Runs the rest of the step. Work that does not depend on the step's numbers goes through
   /// `run(key, enqueue)`. Throws errors of the transport and the backend; the step is then taken
   /// back. Throws rank_mismatch if a rank was at another step; then all ranks have skipped.
-  [[nodiscard, gnu::cold]] report run(step_runner run) {
+  [[nodiscard, gnu::cold]] report run(step_runner runner) {
     running_ = true;
     meter_.enter();
     try {
       if (sent_early_ || e_->rule.needs_outcome() || e_->hooks.veto) {
         run_phases();
       } else {
-        run(key(), [this] { run_phases(); });
+        runner(key(), [this] { run_phases(); });
       }
     } catch (...) {
       take_back();
@@ -179,9 +180,10 @@ class step_in_progress {
     if (!has_norms) average_squares();
     meter_.communicated();
 
-    // Parameters change here. Tile by tile, the update first completes what the encode pass left
-    // undone: it makes the message again, for the residual.
     update_shared_variance();
+
+    // Parameters change here. Tile by tile, the update first stores what the encode pass did not:
+    // it makes the message again, for the next residual.
     e.rule.compressed_update(e.exchange.latest(e.mask()), e.exchange.previous(e.mask()), at_,
                              e.exchange.updates_after(message(), args_));
   }
@@ -214,7 +216,7 @@ class step_in_progress {
         detail::end_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_), largest_ratio,
                                 plan_.sends_nothing(), plan_.refreshes()});
   }
-  /// Makes the results of the collectives permanent, or restores the state from before.
+  /// Makes the results of the collectives permanent, unless the step is called off.
   [[gnu::cold]] void finish() {
     E& e = *e_;
     if (plan_.averages_gradients()) e.average.finish();
