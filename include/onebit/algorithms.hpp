@@ -331,12 +331,13 @@ struct zero_one_adam_options {
 ///
 /// After every exchange all ranks hold the same parameters, bit for bit; between two exchanges
 /// parameters differ. Cost per exchange: as one_bit_adam, at 3 bits per parameter for its 1;
-/// per refresh: as one_bit_adam; per local step: no communication. State 20.25 + 4/W bytes per
-/// parameter, 16.25 + 4/W without keeps_squares. If a gradient is not finite
-/// in a step that communicates, all ranks skip; in a local step only its rank leaves the gradient
-/// out, unknown to the others. Messages are sums of learning rates times directions: rates that
-/// change up and down by factors between exchanges feed the residuals until they overflow; slowly
-/// changing schedules do not. Source: 0/1 Adam (arXiv 2202.06009), algorithm 1.
+/// per refresh, in local steps too: as one_bit_adam; per other local step: no communication.
+/// State 20.25 + 4/W bytes per parameter, 16.25 + 4/W without keeps_squares. If a gradient is not
+/// finite in a step that communicates, all ranks skip; in a local step without a refresh only its
+/// rank leaves the gradient out, unknown to the others. Messages are sums of learning rates times
+/// directions: rates that change up and down by factors between exchanges feed the residuals until
+/// they overflow; slowly changing schedules do not. Source: 0/1 Adam (arXiv 2202.06009),
+/// algorithm 1.
 template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto zero_one_adam(const std::vector<param_group<P, G>>& groups,
                                             T transport, zero_one_adam_options options = {},

@@ -48,6 +48,7 @@ outcome_of_rank run_poisoned(onebit::threads transport, const plan& p, const poi
         const flat params = own.all_params();
         result.skipped = o.step(p.lr);
         if (!result.skipped.skipped) result.problem = "not reported";
+        if (result.skipped.refreshed) result.problem = "said to have refreshed v";
         if (result.skipped.step != step) result.problem = "its number was used up";
         if (o.steps() != step) result.problem = "it was counted";
         if (first_difference(own.all_params(), params) != none) result.problem = "params moved";

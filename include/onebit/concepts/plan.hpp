@@ -11,8 +11,8 @@
 ///
 ///     update \ average     nothing       gradients           squares
 ///     mean_gradient           -          dense                  -
-///     exchange            compressed     0/1 Adam's paper     refresh
-///     own_gradient          local        0/1 Adam's paper     local, with a refresh
+///     exchange            compressed     0/1 Adam's paper     compressed, with a refresh of v
+///     own_gradient          local        0/1 Adam's paper     local, with a refresh of v
 namespace onebit { inline namespace v0_3 {
 
 /// What a schedule says is due in a step. All ranks must say the same.

@@ -250,7 +250,7 @@ struct start_without_step_kernel {
 /// Updates x, anchor and m from the mean sum of lr c m since the last exchange. A tensor that has
 /// rested since then (the rates sum to 0) stays; values received for the tensor are dropped.
 template <class View, class P, class G>
-struct zero_one_sync_kernel {
+struct zero_one_exchange_kernel {
   View latest;
   step_tables<P, G> tables;
   float *m, *anchor;
@@ -304,8 +304,8 @@ struct zero_one_sync_kernel {
 ///
 ///     u = residual + sum of lr c m        c: bias correction of m
 ///
-/// An exchange averages u. All ranks get equal bits, since the anchor holds the parameters before
-/// the local steps.
+/// An exchange averages the ranks' u. All ranks get equal bits, since the anchor holds the
+/// parameters before the local steps.
 ///
 ///     v follows (the default):     x = anchor - u
 ///     v is equal on all ranks:     x = anchor - u / (sqrt(v c_v) + eps)
@@ -447,9 +447,9 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
-    update(detail::zero_one_sync_kernel<View, P, G>{latest, at, m_.data(), anchor_.data(), shared(),
-                                                    base::own(), base::units(),
-                                                    base::growth_sums(at), lr_sum_.data()});
+    update(detail::zero_one_exchange_kernel<View, P, G>{latest, at, m_.data(), anchor_.data(),
+                                                        shared(), base::own(), base::units(),
+                                                        base::growth_sums(at), lr_sum_.data()});
     base::note_growth(at);
     at.launch(lr_sum_.size(), sum_of_rates(at, true));
   }

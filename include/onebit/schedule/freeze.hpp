@@ -32,7 +32,7 @@ struct refresh_gaps {
   double beta2 = 0;
 
   /// Returns the gap that follows a refresh in `step`, counted from 0.
-  [[nodiscard]] std::uint64_t after(std::uint64_t step) const {
+  [[nodiscard]] std::uint64_t gap_after(std::uint64_t step) const {
     if (refreshes == 0) return 0;
     const double half = 0.5 / (1 - beta2);
     const auto most = static_cast<std::uint64_t>(half < 1 ? 1 : half > 200 ? 200 : half + 1e-6);
@@ -75,14 +75,14 @@ class freeze : public schedule_defaults {
     const bool refresh = gaps_.refreshes > 0 && step >= next_refresh_ && next_refresh_ > 0;
     return {.average = refresh,
             .exchange = true,
-            .frees_averages = refresh && gaps_.after(step) >= long_gap};
+            .frees_averages = refresh && gaps_.gap_after(step) >= long_gap};
   }
   /// Computes the step of the next refresh.
   void done(std::uint64_t step, float) {
     if (!frozen(step)) {
-      next_refresh_ = step + 1 + gaps_.after(step);  // not in the first compressed step
+      next_refresh_ = step + 1 + gaps_.gap_after(step);  // not in the first compressed step
     } else if (step >= next_refresh_) {
-      next_refresh_ = step + gaps_.after(step);
+      next_refresh_ = step + gaps_.gap_after(step);
     }
   }
   /// Warns after the last dense step if v, which is constant from then on, is much too small.

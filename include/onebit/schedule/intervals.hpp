@@ -15,10 +15,11 @@ namespace onebit { inline namespace v0_3 {
 
 /// Options of `intervals`.
 struct intervals_options {
-  /// Number of dense steps at the start. All of them average gradients; then v is refreshed at the
-  /// gaps of one_bit_adam_options::refreshes. Not used if kappa is given.
+  /// Number of dense steps at the start. All of them average gradients. Not used if kappa is given.
   std::uint64_t after = 5;
-  std::uint64_t refreshes = 3;  ///< of v: see one_bit_adam_options; not used if kappa is given
+  /// Of v: the gap after step t is t / refreshes steps, at most half of v's memory, 1 / (1 -
+  /// beta2), or 200. Not used if kappa is given.
+  std::uint64_t refreshes = 3;
   /// T_v of the paper, in place of `after` and `refreshes`: averages, from which v is updated, are
   /// in step 0 and then after gaps of 2^floor(j / kappa) steps, j = 0, 1, ... 0: as above.
   std::uint64_t kappa = 0;
@@ -38,11 +39,11 @@ struct intervals_options {
 /// Says when ranks average for v, and when they exchange, both at growing intervals. A step
 /// exchanges if its number is a multiple of the current interval. By default:
 ///
-///     step       0 to 4   5        6, 8, 10, 13, 17 ...   16 to 31     32 to 47     48 on
-///     average    all      none     refreshes of v
-///     exchange                                            every 2nd    every 4th    every 8th
+///     average     0 to 4, all dense; then refreshes of v in 6, 8, 10, 13, 17, 22, 29, ... 656,
+///                 856, then every 200th (beta2 0.999), in exchanges and in local steps alike
+///     exchange    5 to 15, all; 16 to 31, every 2nd; 32 to 47, every 4th; 48 on, every 8th
 ///
-/// Steps 0 to 4 are dense; with kappa or without keeps_squares averages are of gradients.
+/// With kappa or without keeps_squares averages are of gradients.
 /// Source: 0/1 Adam (arXiv 2202.06009), section 5 (T_v, T_u); doubling_steps is DeepSpeed's
 /// local_step_scaler.
 class intervals : public schedule_defaults {
@@ -73,30 +74,30 @@ class intervals : public schedule_defaults {
   [[nodiscard]] due due_in(std::uint64_t step, float lr) const {
     const bool extra = options_.also_every > 0 && (step + 1) % options_.also_every == 0;
     const bool warms_up = step < options_.warmup_steps;
-    const bool refresh = step == next_refresh_ && (warms_up || !options_.stop_refreshing);
+    const bool average = step == next_average_ && (warms_up || !options_.stop_refreshing);
     const bool stops = options_.stop_refreshing && step + 1 == options_.warmup_steps;
-    return {.average = refresh,
+    return {.average = average,
             .exchange = extra || step % interval(step, lr) == 0,
             .next_needs_outcome = lacking_ > 0 && stops,
-            .frees_averages = stops || (refresh && gap(step) >= long_gap)};
+            .frees_averages = stops || (average && gap(step) >= long_gap)};
   }
   /// Computes the step of the next average, and the peak of the learning rate.
   void done(std::uint64_t step, float lr) {
-    if (step == next_refresh_) {
-      next_refresh_ += gap(step);
-      ++refreshes_;
+    if (step == next_average_) {
+      next_average_ += gap(step);
+      ++averages_;
     }
     peak_ = step < options_.warmup_steps || lr > peak_ ? lr : peak_;
   }
   /// Warns after the warm-up if v, which is constant from then on, is much too small.
   [[nodiscard]] std::string warning() const {
-    return detail::lacking_variance(lacking_, refreshes_);
+    return detail::lacking_variance(lacking_, averages_);
   }
   /// Passes the state to `a`, for checkpoints.
   template <class Archive>
   void archive(Archive& a) {
-    a.scalar(next_refresh_);
-    a.scalar(refreshes_);
+    a.scalar(next_average_);
+    a.scalar(averages_);
     a.scalar(peak_);
   }
 
@@ -106,10 +107,10 @@ class intervals : public schedule_defaults {
   }
   /// Returns the gap after the average in `step`.
   [[nodiscard]] std::uint64_t gap(std::uint64_t step) const {
-    if (options_.kappa > 0) return std::uint64_t{1} << least(refreshes_ / options_.kappa, 62);
+    if (options_.kappa > 0) return std::uint64_t{1} << least(averages_ / options_.kappa, 62);
     if (step + 1 < options_.after) return 1;
     // after the last dense step one without an average, in which each rank gets a v of its own
-    return gaps_.after(step) + (step + 1 == options_.after ? 1 : 0);
+    return gaps_.gap_after(step) + (step + 1 == options_.after ? 1 : 0);
   }
   [[nodiscard]] std::uint64_t interval(std::uint64_t step, float lr) const {
     if (step < options_.warmup_steps) return 1;
@@ -129,7 +130,7 @@ class intervals : public schedule_defaults {
   intervals_options options_;
   detail::refresh_gaps gaps_;
   double lacking_;
-  std::uint64_t next_refresh_ = 0, refreshes_ = 0;
+  std::uint64_t next_average_ = 0, averages_ = 0;
   float peak_ = 0;  ///< largest lr from the last warm-up step on: halvings count from here
 };
 

@@ -33,8 +33,8 @@ enum class phase : std::uint8_t {
 struct report {
   std::uint64_t step = 0;              ///< from 0; used again after a step that all ranks skipped
   onebit::phase phase = phase::dense;  ///< what the step made of the ranks' gradients
-  /// True if the step also brought v up to date over the ranks. A local step communicates only
-  /// then.
+  /// True if the step also brought v up to date over the ranks (pending: would). A local step
+  /// communicates only then.
   bool refreshed = false;
   /// True if a rank saw a non-finite gradient or vetoed, and no rank changed anything. In a local
   /// step without a refresh: true if this rank did, and left its gradient out, while the others
@@ -166,6 +166,7 @@ class step_meter {
     const traffic sent = comm_->sent() - before_;
     report_.skipped = o == outcome::skipped;
     report_.pending = o == outcome::pending;
+    report_.refreshed = report_.refreshed && !report_.skipped;
     if (gradient_norm >= 0) report_.gradient_norm = gradient_norm;
     report_.bytes_sent = sent.bytes_sent;
     report_.bytes_between_nodes = across - across_;

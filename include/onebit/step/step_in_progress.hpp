@@ -171,7 +171,7 @@ class step_in_progress {
   /// A step from an exchange of messages.
   void compressed() {
     E& e = *e_;
-    average_gradients();  // in the paper's 0/1 Adam
+    average_gradients();  // only in the paper's 0/1 Adam
     const bool has_norms = clip_and_ask();
 
     // The exchange finds ranks that are out of step, so nothing but norms goes before it.
@@ -180,7 +180,7 @@ class step_in_progress {
     if (!has_norms) average_squares();
     meter_.communicated();
 
-    update_shared_variance();
+    update_shared_variance();  // likewise
 
     // Parameters change here. Tile by tile, the update first stores what the encode pass did not:
     // it makes the message again, for the next residual.
@@ -191,7 +191,7 @@ class step_in_progress {
   /// A step from this rank's own gradient. Averages for v at most.
   void local() {
     E& e = *e_;
-    average_gradients();  // in the paper's 0/1 Adam
+    average_gradients();  // only in the paper's 0/1 Adam
     const bool has_norms = clip_and_ask();
     if (!has_norms) average_squares();
 
@@ -199,7 +199,7 @@ class step_in_progress {
     if (plan_.sends_nothing() && !has_norms) require_finite();
     meter_.communicated();
 
-    update_shared_variance();
+    update_shared_variance();  // likewise
     if constexpr (R::accumulates) e.exchange.accumulate(message(), args_);
     e.rule.local_step(plan_, at_);
   }
