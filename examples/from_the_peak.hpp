@@ -12,9 +12,10 @@
 
 class from_the_peak : public onebit::schedule_defaults {
  public:
-  // What is due in the next step. Every rank gets equal arguments and says the same.
-  onebit::due due_in(std::uint64_t, float lr) const {
-    if (over_ || lr < peak_) return {.average = false, .exchange = true};
+  // What is due in the next step. Every rank gets equal arguments and says the same. A skipped step
+  // comes again, perhaps at another rate: what `done` has seen decides, not `lr`.
+  onebit::due due_in(std::uint64_t, float) const {
+    if (over_) return {.average = false, .exchange = true};
     return {.average = true, .next_needs_outcome = true};
   }
   // Called after each step, except a step that all ranks skipped.

@@ -127,12 +127,12 @@ TEST_CASE("a user's schedule: where nothing would travel its plans are not asked
 TEST_CASE("a plan that the rule has no step for is refused in words") {
   const auto check = [](const auto& rule, bool refreshes) {
     check_refused(rule, {exchange}, "needs v, which no step has computed yet");
-    check_refused(rule, {dense, local}, "neither averages nor exchanges, or does both");
+    check_refused(rule, {dense, local}, "has nothing due");
     if (!refreshes) {
-      check_refused(rule, {dense, both}, "neither averages nor exchanges, or does both");
+      check_refused(rule, {dense, both}, "has both an average and an exchange due");
     }
-    check_refused(rule, {dense, exchange, local}, "neither averages nor exchanges, or does both");
-    check_refused(rule, {dense, exchange, dense}, "averages gradients without an exchange");
+    check_refused(rule, {dense, exchange, local}, "has nothing due");
+    check_refused(rule, {dense, exchange, dense}, "the dense steps have ended");
   };
   check(adam, true);
   check(lamb, false);

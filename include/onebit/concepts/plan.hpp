@@ -17,7 +17,9 @@ namespace onebit { inline namespace v0_3 {
 
 /// What a schedule says is due in a step. All ranks must say the same.
 struct due {
-  bool average = true;    ///< an average over the ranks, from which v is updated
+  /// An average over the ranks, from which v is updated: of gradients in dense steps, beside an
+  /// exchange of what the ranks' own v have taken in.
+  bool average = true;
   bool exchange = false;  ///< a compressed exchange
   /// What is due in the next step depends on whether this one is kept: the host waits to know.
   bool next_needs_outcome = false;

@@ -392,13 +392,18 @@ struct engine {
     if (plan.update == update_from::own_gradient) {
       refuse("is local, by the rule's plan(), and the rule is no LocalRule");
     }
-    if (exchanges == plan.averages_gradients()) {
+    if (!exchanges && !plan.averages_gradients()) {
+      refuse("has nothing due: set average or exchange (only 0/1 Adam has local steps)");
+    }
+    if (exchanges && plan.averages_gradients()) {
       refuse(
-          "neither averages nor exchanges, or does both; for this rule due_in() must set just "
-          "one (both is a refresh of v, which needs refreshes or keeps_squares)");
+          "has both an average and an exchange due, a refresh of v, which this rule does not "
+          "refresh (adam_options::keeps_squares is false, or it is no RefreshingRule)");
     }
     if (!exchanges && exchange.started()) {
-      refuse("averages gradients without an exchange, after the warm-up has ended");
+      refuse(
+          "is dense, and the dense steps have ended (at the first exchange, even if that was "
+          "skipped): set exchange, or both for a refresh of v");
     }
   }
   [[gnu::cold]] void start_compressed() {
