@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Optimizers from a DeepSpeed configuration. guide/deepspeed.md quotes the lines between the
+// Optimizers from a DeepSpeed configuration. docs/deepspeed.md quotes the lines between the
 // markers.
 
 // [options]

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Trains on where a DeepSpeed job with a 1-bit optimizer stopped, from what export.py wrote.
-// guide/deepspeed.md quotes the lines between the markers. The model is that of
+// docs/deepspeed.md quotes the lines between the markers. The model is that of
 // tests/deepspeed/train.py: two linear layers on one input.
 //
 //     deepspeed_checkpoint FOLDER TYPE RANKS BATCHES OUT [NAME]

@@ -229,7 +229,7 @@ template <class P, class G, class T, class... Policies>
 /// space, freed if the gap is at least 16 steps. Gradients are not written. An element without a
 /// gradient up to the freeze or a refresh does not move until then; its directions are carried.
 /// Weight decay acts on it (with one rank nothing freezes). Source: 1-bit Adam (arXiv
-/// 2102.02888), algorithm 1; refreshes are this library's (guide/variance.md), at growing gaps
+/// 2102.02888), algorithm 1; refreshes are this library's (docs/variance.md), at growing gaps
 /// like T_v of 0/1 Adam. `policies`, in any order: a collective, which is gather_scatter or
 /// all_gather with any compressor, or hierarchical with a WordCompressor, by default
 /// gather_scatter with sign<l2_scale>; and a backend, by default host.
@@ -289,7 +289,7 @@ struct one_bit_lamb_options {
 /// Cost: as one_bit_adam, and 64 numbers per tile in a refresh. Source: 1-bit LAMB (arXiv
 /// 2104.06069), whose own form (coefficients of the warm-up, times the drift of a second
 /// variance) is papers::one_bit_lamb; refreshes and sketches are this library's
-/// (guide/variance.md).
+/// (docs/variance.md).
 template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto one_bit_lamb(const std::vector<param_group<P, G>>& groups,
                                            T transport, one_bit_lamb_options options = {},

@@ -51,7 +51,7 @@ endmacro()
 
 # -- what is there -------------------------------------------------------------------------------
 
-set(guide examples/guide)
+set(guide docs)
 file(GLOB_RECURSE files "${SOURCE_DIR}/examples/*.cpp" "${SOURCE_DIR}/examples/*.hpp" "${SOURCE_DIR}/bench/own_contender.cpp"
      "${SOURCE_DIR}/examples/*.cu" "${SOURCE_DIR}/examples/*.c" "${SOURCE_DIR}/examples/*.h")
 set(examples ${files})

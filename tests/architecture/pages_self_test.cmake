@@ -14,13 +14,13 @@ function(write_good_tree)
   file(WRITE "${WORK_DIR}/include/onebit/core/error.hpp" "throw(\"no \"\n    \"rank \", 1, \" here\");\n")
   file(WRITE "${WORK_DIR}/examples/a.cpp"
        "int main() {\n  // [ab]\n  a[0] = 1;\n    b();\n  // [/ab]\n}\n")
-  file(WRITE "${WORK_DIR}/README.md" "# Top\n\n[guide](examples/guide/README.md)\n")
-  file(WRITE "${WORK_DIR}/examples/guide/README.md"
+  file(WRITE "${WORK_DIR}/README.md" "# Top\n\n[guide](docs/README.md)\n")
+  file(WRITE "${WORK_DIR}/docs/README.md"
        "# Index\n\n[a](a.md#two-words), [faults](faults.md), [web](https://x.y), `[f](x)`\n")
-  file(WRITE "${WORK_DIR}/examples/guide/a.md"
+  file(WRITE "${WORK_DIR}/docs/a.md"
        "# A\n\n## Two words!\n\n```cpp\na[0] = 1;\n  b();\n```\n\n`examples/a.cpp`\n\n"
        "```cmake\ntarget_link_libraries(x onebit::cuda)\n```\n\n```sh\n./examples/a.cpp # run\n```\n")
-  file(WRITE "${WORK_DIR}/examples/guide/faults.md"
+  file(WRITE "${WORK_DIR}/docs/faults.md"
        "# F\n\n| message | m |\n|---|---|\n| `no rank ` | x |\n")
 endfunction()
 
@@ -46,7 +46,7 @@ function(check_breach what file text expected)
   check("${what}" "${expected}")
 endfunction()
 
-set(a examples/guide/a.md)
+set(a docs/a.md)
 write_good_tree()
 check("pages that are true" "")
 check_breach("code of no example" ${a} "\n```cpp\nc();\n```\n" "no compiled example has this block")
@@ -63,9 +63,9 @@ check_breach("a dead link" ${a} "\n[b](b.md)\n" "a dead link: b.md")
 check_breach("a dead link from the top" README.md "\n[b](a.md)\n" "a dead link: a.md")
 check_breach("a dead anchor" ${a} "\n[b](faults.md#g)\n" "has no heading for #g")
 check_breach("a dead anchor of its own" ${a} "\n[b](#g)\n" "has no heading for #g")
-check_breach("a page without a link" examples/guide/b.md "# B\n" "does not link examples/guide/b.md")
-check_breach("a message" examples/guide/faults.md "| `no bank` | x |\n" "no header says 'no bank'")
+check_breach("a page without a link" docs/b.md "# B\n" "does not link docs/b.md")
+check_breach("a message" docs/faults.md "| `no bank` | x |\n" "no header says 'no bank'")
 write_good_tree()
 file(WRITE "${WORK_DIR}/README.md" "# Top\n")
-check("an index that nobody links" "does not link examples/guide/README.md")
+check("an index that nobody links" "does not link docs/README.md")
 file(REMOVE_RECURSE "${WORK_DIR}")

@@ -234,7 +234,7 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
 }
 
 TEST_CASE("the guide has every key") {
-  std::ifstream in(ONEBIT_SOURCE_DIR "/examples/guide/deepspeed.md");
+  std::ifstream in(ONEBIT_SOURCE_DIR "/docs/deepspeed.md");
   const std::string guide{std::istreambuf_iterator<char>(in), {}};
   for (const char* name : all_names) {
     const std::string known = refusal(name, {{"no such key", ""}});

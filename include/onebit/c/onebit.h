@@ -19,7 +19,7 @@
  * unless its comment says otherwise. (A NULL optimizer or communicator fails on this rank alone:
  * nothing then leads to the others, which wait until their transport gives up.) Any thread may use
  * an object, but only one at a time.
- * Names and options: examples/guide/deepspeed.md. All else: examples/guide/README.md. */
+ * Names and options: docs/deepspeed.md. All else: docs/README.md. */
 
 #ifdef __cplusplus
 extern "C" {

@@ -301,7 +301,7 @@ template <class Options>
 /// DeepSpeed's warm-ups and intervals. Options: the keys of DeepSpeed's configuration ("params")
 /// and the members of this library's option structs, with either kind of name. (Of the two forms of
 /// 1-bit LAMB only OneBitLamb has the paper's options, and only one_bit_lamb has refreshes,
-/// max_step and scales.) Table: examples/guide/deepspeed.md. Throws invalid_input for unknown
+/// max_step and scales.) Table: docs/deepspeed.md. Throws invalid_input for unknown
 /// names, unknown options (suggesting the nearest key), values that cannot be parsed, unsupported
 /// requests, and one option given under two names. The algorithm checks ranges later.
 [[nodiscard, gnu::cold]] inline named_optimizer read_options(const std::string& name,

@@ -234,7 +234,7 @@ struct growth_kernel {
 
 }  // namespace detail
 
-/// Base of rules whose v follows (guide/variance.md). In compressed steps no rank knows the mean
+/// Base of rules whose v follows (docs/variance.md). In compressed steps no rank knows the mean
 /// gradient. Each rank updates a v of its own from its own gradients, v_r <- beta2 v_r + rho^2 (1 -
 /// beta2) g_r^2, and divides by it. A refresh, k steps after the last one, averages what the ranks'
 /// v have taken in: v <- beta2^k v + rho mean q_r, q_r the rank's squares since then, weighted as
