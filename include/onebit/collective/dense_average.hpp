@@ -94,7 +94,7 @@ struct mean_field {
   template <class L>
   struct reader {
     tile_reader<L, rounded> received;
-    const float* written;  ///< null: read `came`
+    const float* written;  ///< null: read `received`
     std::uint32_t n;
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
       if (written == nullptr) return received(k);
@@ -510,7 +510,8 @@ class dense_average {
 
 namespace detail {
 
-/// Averages squares of the ranks' gradients, in 5 bits, and floats beside them, in 16 bits.
+/// Averages squares of the ranks' gradients, in 6 bits (5, and an exponent for 32 elements), and
+/// floats beside them, in 16 bits.
 ///
 /// Cost: 2 collectives per bucket, and 2 for the floats beside; 2 (W-1)/W 0.75 bytes per element,
 /// 4 (W-1)/W bytes per float beside. Memory while in use: 0.75 bytes per element for the mean,
@@ -523,7 +524,7 @@ class squares_average {
   /// that do not, and the bucket size of dense averages. Not collective.
   squares_average(const communicator& w, const B& backend, std::span<const std::size_t> sizes,
                   std::size_t n_beside, std::size_t n_at_home, std::size_t bucket_elements)
-      : squares_(rounded::to_powers_of_two(), w, backend, sizes,  // 6 bits an element on the wire
+      : squares_(rounded::to_powers_of_two(), w, backend, sizes,  // must sum values: see rounded
                  buckets_of_means(sizes, bucket_elements)),
         beside_(rounded::to_roots(), w, backend, std::span(&n_beside, 1), 1),
         n_work_(n_beside + n_at_home) {}
@@ -545,7 +546,9 @@ class squares_average {
     squares_.finish();
     beside_.finish();
   }
-  [[nodiscard]] float* work() { return work_.data(); }  ///< the rule's: see refresh_floats
+  [[nodiscard]] float* work() {
+    return work_.data();
+  }  ///< the rule's: see refresh_floats, rule/sketch.hpp
   /// Allocates the memory, unless it is there. Returns true if it allocated.
   [[gnu::cold]] bool prepare() {
     if (work_.size() > 0) return false;

@@ -16,8 +16,10 @@ namespace onebit { inline namespace v0_3 {
 /// halves use it and carry no residual: without error feedback it suits states as well as
 /// increments. (Servers of gather_scatter keep what rounding loses, as with any compressor.)
 ///
-/// The sum of squares of each chunk, before rounding, follows its words (with `roots` and
-/// `powers_of_two`, the sum of values). So a rank that has the mean has its norm.
+/// A sum of each chunk, before rounding, follows its words: of squares, so that a rank that has the
+/// mean has its norm. Of values that are squares already (`roots`, `powers`) it is the sum of the
+/// values: squared once more they would overflow, and all ranks would skip the step. So a codec for
+/// squares must sum values.
 struct rounded {
   /// @{
   /// Formats, by `word_bytes`: fp32, exact; bf16; int8: 32 elements are integers from -127 to 127

@@ -107,7 +107,7 @@ concept FreezingRule = detail::ExchangeRule<R> &&
 /// A rule in which each rank has a v of its own in compressed steps, from its own gradients. A
 /// refresh brings v up to date with the mean of what the ranks' own v have taken in, `own_squares`,
 /// and averages some floats beside (sketches of gradients). It may make elements active. `work` is
-/// memory for refresh_floats, kept through the step.
+/// memory for refresh_floats (rule/sketch.hpp), kept through the step.
 template <class R>
 concept RefreshingRule = detail::ExchangeRule<R> &&
     requires(R r, const R fixed, const detail::any_step_context<R>& at,

@@ -342,14 +342,14 @@ class refreshing_rule : public moments_rule<B, Options> {
 
   /// Returns the number of floats that travel beside v, for messages on `axis`.
   [[nodiscard]] static std::size_t n_floats_beside(const layout& axis) {
-    return detail::refresh_floats::beside(axis);
+    return detail::refresh_floats::n_beside(axis);
   }
   /// Returns the number of floats of the work space that do not travel.
   [[nodiscard]] static std::size_t n_floats_at_home(const layout& axis) {
-    return detail::refresh_floats::at_home(axis);
+    return detail::refresh_floats::n_at_home(axis);
   }
   /// Returns the field of floats that travel beside v, which is computed into `work`. Reads the
-  /// gradients.
+  /// gradients; uses the first two arrays of `sums`.
   template <class P, class G>
   [[nodiscard]] flat_field floats_beside(const step_context<B, P, G>& at, float* work,
                                          std::size_t n_more = 0) {
@@ -362,13 +362,13 @@ class refreshing_rule : public moments_rule<B, Options> {
     return {work};
   }
   /// Computes the next rho and the estimated norm of the mean gradient from `mean`, the averaged
-  /// floats beside v. `its` has the layout of `mean`, `at` the layout of messages.
+  /// floats beside v. `at_mean` has the layout of `mean`, `at` the layout of messages.
   template <class View, class P, class G>
   void take_floats_beside(const View& mean, const step_context<B, P, G>& at_mean,
                           const step_context<B, P, G>& at, step_scalars* now, float* work,
                           std::size_t n_more = 0) {
     const detail::refresh_floats f(work, at.axis, n_more);
-    at_mean.launch(detail::take_sums_kernel<View>{mean, at_mean.tiles, work, now});
+    at_mean.launch(detail::take_beside_kernel<View>{mean, at_mean.tiles, work, now});
     at.launch(detail::mean_sketch_kernel{at.tiles, f.sketch, at.sums});
     at.launch(1, detail::mean_ratio_kernel{f.own, at.sums, f.total, n_tensors_, at.n_tiles(), f.all,
                                            now});
@@ -376,9 +376,9 @@ class refreshing_rule : public moments_rule<B, Options> {
                                                   rho_.data(), f.rho});
   }
   /// Updates v from `mean`, the mean of `own_squares` before this step, and this rank's own v from
-  /// it and this step's gradient. Writes to `active` which elements are active from now on. `its`
-  /// has the layout of `mean`, `at` the layout of messages. One pass, 12 bytes per element and the
-  /// gradients.
+  /// it and this step's gradient. Writes to `active` which elements are active from now on.
+  /// `at_mean` has the layout of `mean`, `at` the layout of messages. One pass, 12 bytes per
+  /// element and the gradients.
   template <class View, class P, class G>
   void refresh_variance(const View& mean, const step_context<B, P, G>& at_mean,
                         const step_context<B, P, G>& at, std::uint32_t* active, float* work,

@@ -16,6 +16,10 @@
 /// Sketches of gradients. A sketch has one sum for 128 elements. The ranks average their sketches,
 /// which are small, and compute from the mean the squared norm of the mean gradient. Its ratio to
 /// the mean of the ranks' own squared norms is rho (see refreshing_rule).
+///
+/// `refresh_floats` is the one place that says which floats travel beside v in a refresh, in which
+/// order. To add one: a member and a term of `n_beside` there; fill it in
+/// refreshing_rule::floats_beside.
 namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Returns random signs, a bit per element of a word, equal on all ranks. Without `step` they are
@@ -110,10 +114,12 @@ struct own_sums_kernel {
   }
 };
 
-/// Replaces this rank's sums by their mean over the ranks. Raises `differs` if a sum is off its
-/// mean by more than 1%. Smaller differences may be rounding: sums travel as roots in bf16.
+/// Replaces all floats beside v, a rule's own too, by their mean over the ranks. Raises `differs`
+/// if one of them is off its mean by more than 1%, so a float may travel here only if equal
+/// gradients make it equal on all ranks. Smaller differences may be rounding: floats travel as
+/// roots in bf16.
 template <class View>
-struct take_sums_kernel {
+struct take_beside_kernel {
   static constexpr bool one_isa = true;
   View mean;
   const tile* tiles;
@@ -206,17 +212,17 @@ struct refresh_floats {
     sketch = work;
     own = sketch + n_sums(axis);
     total = own + n_tensors;
-    more = work + beside(axis);
+    more = work + n_beside(axis);
     all = more + n_more;
     rho = all + 1;
   }
   /// Number of floats that travel for every rule.
-  [[nodiscard]] static std::size_t beside(const layout& axis) {
+  [[nodiscard]] static std::size_t n_beside(const layout& axis) {
     const std::size_t n = n_sums(axis) + axis.tensor_tiles().size() + 1;
     return (n + word_elements - 1) / word_elements * word_elements;
   }
   /// Number of floats that do not travel.
-  [[nodiscard]] static std::size_t at_home(const layout& axis) {
+  [[nodiscard]] static std::size_t n_at_home(const layout& axis) {
     return axis.tensor_tiles().size() + 1;
   }
 

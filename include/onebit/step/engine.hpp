@@ -91,7 +91,7 @@ struct engine {
   static constexpr bool splits = C::splits;  ///< a rank may send on what others sent
   static constexpr bool scratch_gradients =
       detail::mean_destination<P, G>::in_gradients;  ///< for means
-  using own_squares = detail::squares_kernel<gradient_message<P, G>>;
+  using gradient_squares = detail::squares_kernel<gradient_message<P, G>>;
   using refresh_type = variance_refresh<B, R, R::refreshes && S::compresses>;
   /// Memory needs of an exchange that starts from a momentum, and of one that starts from zeros.
   static constexpr exchange_memory from_momentum{

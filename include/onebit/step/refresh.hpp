@@ -17,7 +17,7 @@
 
 /// What a refresh of v does to a step.
 ///
-///     average   before parameters change: what the ranks' own v have taken in, in 5 bits, and
+///     average   before parameters change: what the ranks' own v have taken in, in 6 bits, and
 ///               sketches of their gradients beside; from these rho and the mean gradient's norm
 ///     refresh   after they have: v, and the ranks' own v anew, with this step's gradient; which
 ///               elements are active; what is carried of elements that become active

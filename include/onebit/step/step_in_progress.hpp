@@ -372,7 +372,7 @@ class step_in_progress {
     if constexpr (compresses) {
       E& e = *e_;
       if (!plan_.averages_gradients()) {
-        using squares = typename E::own_squares;
+        using squares = typename E::gradient_squares;
         const bool alone = plan_.sends_nothing();
         e.backend().launch(at_.n_tiles(), squares{{at_.tensors, at_.now}, at_.tiles, at_.sums});
         e.backend().launch(1, detail::own_norm_kernel{e.now(), at_.sums, at_.n_tiles(), alone});
