@@ -5,7 +5,7 @@
 // the markers.
 
 #include <cstddef>
-#include <cstdio>
+#include <iostream>
 #include <onebit/onebit.hpp>
 #include <random>
 #include <vector>
@@ -47,16 +47,15 @@ int main() {
 
     std::vector<onebit::param_group<>> groups(1);
     groups[0].tensors.push_back({model.params, model.grads});  // spans: updated in place
-    // five exact steps, then one bit per parameter; 16 of these 400 steps refresh v
-    auto optimizer = onebit::one_bit_adam(groups, comm, {});
+    auto optimizer = onebit::one_bit_adam(groups, comm);
 
     for (int step = 0; step < 400; ++step) {
       const float own_loss = model.forward_backward();
       const onebit::report done = optimizer.step(step < 200 ? 0.1F : 0.01F);
       if (comm.rank() != 0 || step % 57 != 0) continue;
       loss = own_loss;
-      std::printf("step %3d  loss %.5f  %llu bytes sent\n", step, loss,
-                  static_cast<unsigned long long>(done.bytes_sent));
+      std::cout << "step " << step << "  loss " << loss << "  " << done.bytes_sent
+                << " bytes sent\n";
     }
   });
   // [/embed]
