@@ -93,7 +93,7 @@ struct tensor_scalars {
   float v_correction = 1;  ///< bias correction of v
   float own_beta1 = 1;     ///< beta1 of the tensor's group, also if the tensor rests
   bias_decay bias{1, 1};   ///< after the kept steps: 1 minus the sum of the weights in the moment
-  double since = 1;        ///< product of beta2 over the steps since the last freeze or refresh
+  double decay_since = 1;  ///< product of beta2 over the steps since the last freeze or refresh
 };
 
 /// Computes the constants of each tensor from the options that the host has set.
@@ -119,7 +119,7 @@ struct begin_since_kernel {
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    L::store_scalar(&scalars[i].since, 1.0);
+    L::store_scalar(&scalars[i].decay_since, 1.0);
   }
 };
 
@@ -140,7 +140,7 @@ struct moments_in_step {
   [[nodiscard]] ONEBIT_HD double next_since(std::size_t i) const {
     // as v is multiplied: by the float, 1 in a tensor that rests
     const float beta2 = updated.v ? scalars[i].c.beta2 : 1.0F;
-    return product(scalars[i].since, static_cast<double>(beta2));
+    return product(scalars[i].decay_since, static_cast<double>(beta2));
   }
   /// Returns the bias of tensor i after this step.
   [[nodiscard]] ONEBIT_HD bias_decay next(std::size_t i) const {
@@ -199,7 +199,7 @@ struct end_step_kernel {
     const bool is_done = now->verdict.skip == 0 || local;
     if (i < tensors.n_tensors && is_done) {
       L::store_scalar(&tensors.scalars[i].bias, tensors.next(i));
-      L::store_scalar(&tensors.scalars[i].since, tensors.next_since(i));
+      L::store_scalar(&tensors.scalars[i].decay_since, tensors.next_since(i));
     }
     if (i > 0) return;
     if (now->verdict.skip != 0) L::store_scalar(&now->counts.n_skipped, now->counts.n_skipped + 1);

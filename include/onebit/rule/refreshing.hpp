@@ -95,8 +95,8 @@ struct own_squares_field {
     // sums that overflow say nothing
     const float all = taken == nullptr ? 0.0F : taken[t.tensor];
     const float part = all > 0 ? due[t.tensor] / all : 1.0F;
-    return {own + t.word * 32, variance + t.word * 32, static_cast<float>(scalars[t.tensor].since),
-            part < 1 ? part : 1.0F};
+    return {own + t.word * 32, variance + t.word * 32,
+            static_cast<float>(scalars[t.tensor].decay_since), part < 1 ? part : 1.0F};
   }
 };
 
@@ -124,7 +124,7 @@ struct refresh_variance_kernel {
     const tensor_scalars& moments = scalars[t.tensor];
     const float old = old_rho[t.tensor],
                 rho = L::abs_scalar(units.rho == nullptr ? old : units.rho[t.tensor]);
-    const auto decay = L::set(static_cast<float>(moments.since)),
+    const auto decay = L::set(static_cast<float>(moments.decay_since)),
                inverse = L::set(rho / (old * old));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k, place = word * 32;

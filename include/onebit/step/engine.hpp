@@ -240,8 +240,8 @@ struct engine {
   /// Returns from the compressed phase to dense steps, on a single rank.
   [[gnu::cold]] void thaw() {
     // right after a refresh elements may have become active: an empty mask leaves the mean out
-    const auto none = refreshed ? exchange.make_mask() : mask_buffer{};
-    rule.thaw(exchange.previous(refreshed ? active_mask{none.data()} : mask()), at());
+    const auto none = averaged_squares ? exchange.make_mask() : mask_buffer{};
+    rule.thaw(exchange.previous(averaged_squares ? active_mask{none.data()} : mask()), at());
     exchange.start({}, {});  // frees its memory
     exchange.active() = {};
   }
@@ -251,7 +251,7 @@ struct engine {
         plan.sends_nothing() ? digest_of(lr, 1, plan) : 0;  // loss scales may differ there
     if (lr > 0) last_lr = lr;
     alike = plan.update != update_from::own_gradient;
-    refreshed = plan.refreshes();
+    averaged_squares = plan.refreshes();
     ++step;
   }
   /// Frees the memory of averages, after the last step for a while that averages gradients.
@@ -271,12 +271,13 @@ struct engine {
   }
   /// Message of the exact average.
   [[nodiscard]] auto mean_message() { return rule.gradient(at_average()); }
-  /// Reads or writes all lasting state. If reading throws, a reader restores it; else call `adopt`.
+  /// Reads or writes all lasting state (old_job::adopt takes it over by hand). If reading throws, a
+  /// reader restores it; else call `adopt`.
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a) {
     a.scalar(step);
     a.scalar(last_lr);
-    a.scalar(refreshed);
+    a.scalar(averaged_squares);
     a.scalar(given_moments);
     archive_averages(a);
     schedule.archive(a);
@@ -342,7 +343,7 @@ struct engine {
   std::uint32_t given_digest = 0;        ///< of what start_from was given; 0 after a load
   std::uint32_t local_steps_digest = 0;  ///< of local steps since ranks last communicated
   float last_lr = 1;                     ///< last learning rate that was not 0
-  bool refreshed = false;                ///< the last step refreshed v
+  bool averaged_squares = false;         ///< the last step was plan.refreshes()
   std::uint64_t graph_epoch = 0;         ///< changes if steps use other memory; part of step keys
 
  private:

@@ -29,7 +29,10 @@ enum class phase : std::uint8_t {
   return p == phase::dense ? "dense" : p == phase::local ? "local" : "compressed";
 }
 
-/// Report of one step on this rank. (A new member also goes into c/onebit.h and c/onebit_c.hpp.)
+/// Report of one step on this rank. (A new member also goes into to_json below; at the end of
+/// onebit_report in c/onebit.h, and by position into c/onebit_c.hpp; into tests/faces/report.cpp
+/// and c_interface.cpp. If it counts over steps: into engine::archive, old_job::adopt and
+/// checkpoint_version.)
 struct report {
   std::uint64_t step = 0;              ///< from 0; used again after a step that all ranks skipped
   onebit::phase phase = phase::dense;  ///< what the step made of the ranks' gradients
@@ -143,12 +146,12 @@ namespace detail {
 /// Measures bytes and times of one step on a communicator.
 class step_meter {
  public:
-  step_meter(const communicator& comm, phase p, bool refreshes, std::uint64_t step,
+  step_meter(const communicator& comm, phase p, bool averages_beside, std::uint64_t step,
              std::uint64_t across)
       : comm_(&comm), before_(comm.sent()), across_(across) {
     report_.step = step;
     report_.phase = p;
-    report_.refreshed = refreshes;
+    report_.refreshed = averages_beside;
   }
   /// Starts the clock, which `leave` stops: begin, ready and step are separate calls.
   void enter() { start_ = clock::now(); }

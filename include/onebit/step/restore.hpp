@@ -372,7 +372,7 @@ class old_job {
     e.step = old.step;
     e.last_lr = old.last_lr;
     e.given_moments = old.given_moments;
-    e.refreshed = false;           // compensated values hold the previous mean
+    e.averaged_squares = false;    // compensated values hold the previous mean
     std::destroy_at(&e.schedule);  // a user's function may not be assignable
     std::construct_at(&e.schedule, std::move(old.schedule));
     e.rule = std::move(old.rule);

@@ -355,7 +355,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
     for (tensor_scalars& of : n) {
       a.local(of.bias.m);
       a.local(of.bias.v);
-      a.local(of.since);
+      a.local(of.decay_since);
     }
     if (Archive::reading) {
       for (tensor_scalars& of : n) {
