@@ -11,12 +11,15 @@
 //   mpirun -np 8 advisor --measure --parameters 336e6 --compute 96ms
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <map>
 #include <memory>
 #include <onebit/schedule/intervals.hpp>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -76,7 +79,63 @@ cost::workload workload_of(const settings& s) {
   return w;
 }
 
+cost::advice advise_at(settings s, double bytes_per_second) {
+  (s.network.ranks > s.network.ranks_per_node ? s.network.between : s.network.inside)
+      .bytes_per_second = bytes_per_second;
+  return cost::advise(s.network, workload_of(s), s.hierarchical, s.worthwhile);
+}
+
+/// Says up to which bandwidth compression pays, all other numbers as given.
+std::string range_in_words(const settings& s) {
+  const std::string where = s.network.ranks > s.network.ranks_per_node ? " between nodes." : ".";
+  const double least = 1e7 / 8, most = 1e13 / 8;
+  if (!advise_at(s, least).pays) return "It pays at no bandwidth" + where;
+  if (advise_at(s, most).pays) return "It pays at any bandwidth" + where;
+  double pays = least, does_not = most;
+  while (does_not > 1.001 * pays) {
+    const double middle = std::sqrt(pays * does_not);
+    (advise_at(s, middle).pays ? pays : does_not) = middle;
+  }
+  char text[80];
+  std::snprintf(text, sizeof text, "It pays up to %.2g Gbit/s", pays * 8e-9);
+  return text + where;
+}
+
+/// Draws the speed-up over the bandwidth, of each algorithm by its fastest exchange, as an SVG.
+void plot(const settings& s, const std::string& file) {
+  std::map<cost::algorithm, std::string> series;
+  for (double gbit = 0.1; gbit < 401; gbit *= std::pow(4000.0, 1.0 / 48)) {
+    std::map<cost::algorithm, double> best;
+    for (const cost::prediction& p : advise_at(s, gbit * 1e9 / 8).all) {
+      best[p.by] = std::max(best[p.by], p.speed_up);
+    }
+    for (const auto& [by, speed_up] : best) {
+      series[by] += std::to_string(gbit) + " " + std::to_string(speed_up) + "\n";
+    }
+  }
+  std::FILE* const gnuplot = popen("gnuplot", "w");
+  if (gnuplot == nullptr) throw std::runtime_error("--plot needs gnuplot");
+  std::fprintf(gnuplot,
+               "set terminal svg size 720,420 dynamic font 'sans-serif,13' background 'white'\n"
+               "set output '%s'\nset logscale xy\nset grid linecolor rgb '#dddddd'\n"
+               "set xlabel 'bandwidth, Gbit/s'\nset key outside right\n"
+               "set ylabel 'steps per second over uncompressed training'\n",
+               file.c_str());
+  std::string plots;
+  int n = 0;
+  for (const auto& [by, points] : series) {
+    std::fprintf(gnuplot, "$d%d << EOD\n%sEOD\n", n, points.c_str());
+    plots += (n == 0 ? "" : ", ") + std::string("$d") + std::to_string(n) +
+             " with lines linewidth 2 title \"" + name_of(by) + "\" noenhanced";
+    ++n;
+  }
+  std::fprintf(gnuplot, "plot %s, 1 with lines dashtype 2 linecolor rgb 'gray' notitle\n",
+               plots.c_str());
+  if (pclose(gnuplot) != 0) throw std::runtime_error("--plot: gnuplot is missing or failed");
+}
+
 void print_table(const settings& s, const cost::advice& a) {
+  std::printf("%s %s\n\n", a.sentence.c_str(), range_in_words(s).c_str());
   const auto print_link = [](const char* name, const cost::link& l) {
     std::printf("  %s %.3g Gbit/s, %.3g us", name, l.bytes_per_second * 8e-9,
                 l.latency_seconds * 1e6);
@@ -96,7 +155,6 @@ void print_table(const settings& s, const cost::advice& a) {
     std::printf("%-16s %-21s %12.3f %12.3f %12.3f %8.2fx\n", name_of(p.by), name_of(p.with),
                 p.exchange_seconds * 1e3, p.step_seconds * 1e3, p.seconds / 3600, p.speed_up);
   }
-  std::printf("\n%s\n", a.sentence.c_str());
 }
 
 void print_json(const settings& s, const cost::advice& a) {
@@ -173,6 +231,7 @@ int run_program(int argc, char** argv) {
   CLI::App app{"Predicts whether compressed communication pays."};
   settings s;
   bool json = false, measure = false;
+  std::string svg;
   const std::map<std::string, double> seconds = {
       {"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}};
   const std::map<std::string, double> bytes = {
@@ -234,6 +293,7 @@ int run_program(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("!--no-hierarchical", s.hierarchical, "leave the hierarchical exchange out");
   app.add_flag("--json", json, "print JSON");
+  app.add_option("--plot", svg, "draw the speed-up over the bandwidth into this SVG (gnuplot)");
 #ifdef ADVISOR_WITH_MPI
   app.add_flag("--measure", measure,
                "under mpirun: measure the network, the passes on the host, and the ranks, unless "
@@ -257,6 +317,7 @@ int run_program(int argc, char** argv) {
 #endif
   const cost::advice a = cost::advise(s.network, workload_of(s), s.hierarchical, s.worthwhile);
   if (prints) json ? print_json(s, a) : print_table(s, a);
+  if (prints && !svg.empty()) plot(s, svg);
   return 0;
 }
 
