@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The library's ways to average gradients, beside the transport's bare allreduce. Options: --help;
-// how to read what it prints: docs/benchmarks.md.
+// how to read what it prints: bench/README.md.
 
 #include <onebit/compressor/identity.hpp>
 #include <onebit/compressor/quantized.hpp>

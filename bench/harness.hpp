@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Compares ways to average gradients, yours among them: docs/benchmarks.md.
+// Compares ways to average gradients, yours among them: bench/README.md.
 //
 // All ranks run a contender in turn with the transport's bare allreduce. A time is that of the
 // slowest rank. A ratio is the allreduce's time over the contender's, of neighbouring measurements.
