@@ -30,24 +30,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <exception>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
 #include <onebit/onebit.hpp>
 #include <onebit/transport/mpi.hpp>
-#include <sstream>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "../examples/advisor/cost_model.hpp"
 #include "../examples/advisor/measure.hpp"
+#include "mpi_program.hpp"
 #include "support.hpp"
 
 namespace {
@@ -410,11 +407,7 @@ class grid {
 
 options parse(int argc, char** argv) {
   options o;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view argument = argv[i];
-    const auto equals = argument.find('=');
-    const std::string_view name = argument.substr(0, equals);
-    const std::string value(equals == std::string_view::npos ? "" : argument.substr(equals + 1));
+  onebit_bench::each_argument(argc, argv, [&](const std::string& name, const std::string& value) {
     if (name == "--rate") {
       o.rate = value;
     } else if (name == "--json") {
@@ -424,12 +417,12 @@ options parse(int argc, char** argv) {
     } else if (name == "--sizes" || name == "--compute") {
       auto& list = name == "--sizes" ? o.sizes : o.compute;
       list.clear();
-      std::istringstream in(value);
-      for (std::string one; std::getline(in, one, ',');) list.push_back(std::stod(one));
+      for (const std::string& one : onebit_bench::split(value)) list.push_back(std::stod(one));
     } else {
-      throw std::runtime_error("unknown argument " + std::string(argument));
+      return false;
     }
-  }
+    return true;
+  });
   for (const double exponent : o.sizes) {
     if (exponent < 12 || exponent > 28) throw std::runtime_error("--sizes: from 12 to 28");
   }
@@ -439,14 +432,6 @@ options parse(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
-  try {
-    grid(parse(argc, argv)).run_all();
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "bench_grid_mpi: %s\n", e.what());
-    MPI_Abort(MPI_COMM_WORLD, 1);
-    std::_Exit(1);  // MPICH 4.1.3 to 5.0.2 may return from MPI_Abort
-  }
-  MPI_Finalize();
-  return 0;
+  return onebit_bench::mpi_program("bench_grid_mpi", argc, argv,
+                                   [](int n, char** all) { grid(parse(n, all)).run_all(); });
 }

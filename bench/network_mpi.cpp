@@ -21,7 +21,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -30,11 +29,11 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "exchange.hpp"
+#include "mpi_program.hpp"
 #include "support.hpp"
 
 namespace {
@@ -440,20 +439,9 @@ class benchmark {
   bool first_ = true;
 };
 
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> parts;
-  std::istringstream in(list);
-  for (std::string one; std::getline(in, one, ',');) parts.push_back(one);
-  return parts;
-}
-
 options parse(int argc, char** argv) {
   options o;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view argument = argv[i];
-    const auto equals = argument.find('=');
-    const std::string_view name = argument.substr(0, equals);
-    const std::string value(equals == std::string_view::npos ? "" : argument.substr(equals + 1));
+  each_argument(argc, argv, [&](const std::string& name, const std::string& value) {
     if (name == "--json") {
       o.json = value;
     } else if (name == "--seconds") {
@@ -467,29 +455,20 @@ options parse(int argc, char** argv) {
       list.clear();
       for (const std::string& one : split(value)) {
         const int exponent = std::stoi(one);
-        if (exponent < 5 || exponent > 30) {
-          throw std::runtime_error(std::string(name) + ": from 5 to 30");
-        }
+        if (exponent < 5 || exponent > 30) throw std::runtime_error(name + ": from 5 to 30");
         list.push_back(static_cast<unsigned>(exponent));
       }
     } else {
-      throw std::runtime_error("unknown argument " + std::string(argument));
+      return false;
     }
-  }
+    return true;
+  });
   return o;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
-  try {
-    benchmark(parse(argc, argv)).run();
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "bench_network_mpi: %s\n", e.what());
-    MPI_Abort(MPI_COMM_WORLD, 1);
-    std::_Exit(1);  // MPICH 4.1.3 to 5.0.2 may return from MPI_Abort
-  }
-  MPI_Finalize();
-  return 0;
+  return mpi_program("bench_network_mpi", argc, argv,
+                     [](int n, char** all) { benchmark(parse(n, all)).run(); });
 }

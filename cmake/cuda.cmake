@@ -45,10 +45,10 @@ endif()
 
 # Every header alone through nvcc, warnings being errors: a user's .cu file includes them too. The
 # MPI transport needs MPI's headers and is a host matter, and so are torch's; NCCL's is compiled where
-# NCCL was found.
+# NCCL was found. The suites need doctest, and come with the tests for devices.
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/include"
      "${PROJECT_SOURCE_DIR}/include/onebit/*.hpp" "${PROJECT_SOURCE_DIR}/include/onebit/*.cuh")
-list(FILTER headers EXCLUDE REGEX "(transport/mpi|/torch/)[a-z0-9_]*\\.hpp$")
+list(FILTER headers EXCLUDE REGEX "(transport/mpi|/torch/|/testing/)[a-z0-9_]*\\.hpp$")
 if(NOT TARGET NCCL::nccl)
   list(FILTER headers EXCLUDE REGEX "transport/nccl[a-z_]*\\.hpp$")
 endif()

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The onebit authors
 # SPDX-License-Identifier: Apache-2.0
 
-# What is installed: the headers, the suites that a user's own policies are held to, what a trainer in
-# libtorch needs to start ranks over Gloo, a package for find_package and one for pkg-config, all of
-# which may be moved as a whole.
+# What is installed: the headers, among them the suites that a user's own policies are held to, what a
+# trainer in libtorch needs to start ranks over Gloo, a package for find_package and one for pkg-config,
+# all of which may be moved as a whole.
 
 include(CMakePackageConfigHelpers)
 set(onebit_package_dir "${CMAKE_INSTALL_DATADIR}/cmake/onebit")
@@ -12,26 +12,16 @@ install(DIRECTORY "${onebit_include}/onebit" DESTINATION "${CMAKE_INSTALL_INCLUD
         FILES_MATCHING PATTERN "*.hpp" PATTERN "*.cuh" PATTERN "*.h")
 install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 
-# onebit::conformance: #include <conformance/compressor.hpp>; doctest is the user's. They include one
-# another by their places under tests/.
-set(onebit_data_dir "${CMAKE_INSTALL_DATADIR}/onebit")
-onebit_add_library(onebit_conformance onebit)
-target_include_directories(onebit_conformance INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/tests>"
-                                                        "$<INSTALL_INTERFACE:${onebit_data_dir}/tests>")
-install(DIRECTORY tests/conformance DESTINATION "${onebit_data_dir}/tests")
-foreach(name IN ITEMS ranks scripted tile_codecs training)
-  install(FILES tests/support/${name}.hpp DESTINATION "${onebit_data_dir}/tests/support")
-endforeach()
-
 # onebit::gloo: what torch's ProcessGroupGloo.hpp includes and torch does not bring; and
 # <ranks.hpp>, processes of one machine as ranks. See examples/libtorch/README.md.
+set(onebit_data_dir "${CMAKE_INSTALL_DATADIR}/onebit")
 add_library(onebit_installed_gloo INTERFACE)
 set_target_properties(onebit_installed_gloo PROPERTIES EXPORT_NAME gloo)
 target_include_directories(onebit_installed_gloo SYSTEM
                            INTERFACE "$<INSTALL_INTERFACE:${onebit_data_dir}/libtorch>")
 install(DIRECTORY examples/libtorch/declarations/gloo DESTINATION "${onebit_data_dir}/libtorch")
 install(FILES examples/libtorch/ranks.hpp DESTINATION "${onebit_data_dir}/libtorch")
-install(TARGETS onebit_conformance onebit_installed_gloo EXPORT onebit-targets)
+install(TARGETS onebit_installed_gloo EXPORT onebit-targets)
 
 # Several export sets, because a set can be loaded only where all that it links was found.
 foreach(part IN ITEMS "" -mpi -cuda -nccl)
@@ -57,8 +47,6 @@ if(NOT IS_ABSOLUTE "${onebit_pkgconfig_dir}")
 endif()
 set(onebit_pc_includedir "\${prefix}")
 cmake_path(APPEND onebit_pc_includedir "${CMAKE_INSTALL_INCLUDEDIR}")
-set(onebit_pc_testsdir "\${prefix}")
-cmake_path(APPEND onebit_pc_testsdir "${onebit_data_dir}" tests)
 configure_file(cmake/onebit.pc.in onebit.pc @ONLY)
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/onebit.pc" DESTINATION "${onebit_pkgconfig_dir}")
 

@@ -33,6 +33,12 @@ s:onebit/per_tensor/per_tensor\.hpp:onebit/extras/per_tensor.hpp:
 s:onebit/sharded/reduce_scatter_all_gather\.hpp:onebit/extras/sharded.hpp:
 s:onebit/checkpoint_directory/checkpoint_files\.hpp:onebit/extras/checkpoint_files.hpp:
 
+# suites for your own policies
+s:["<](\.\./)*conformance/(backend|collective|compressor|lanes|rule|schedule|transport)\.hpp[">]:<onebit/testing/\2.hpp>:
+s/TEST_CASE_TEMPLATE_INVOKE\(([a-z]+_conformance|rule_[a-z_]+),/TEST_CASE_TEMPLATE_INVOKE(onebit::testing::\1,/
+s/\bonebit_test\b/onebit::testing/g
+s/\bonebit::conformance\b/onebit::onebit/g
+
 # policies come in any order, each found by its type: no {} in place of a collective
 /\b(adam|lamb)\(/!s/, \{\}, (device|backend|onebit::cuda\(|onebit::host[({])/, \1/
 s/\bfollowing_rule\b/refreshing_rule/g

@@ -2,18 +2,20 @@
 # SPDX-FileCopyrightText: 2026 The onebit authors
 # SPDX-License-Identifier: Apache-2.0
 #
-#   ./examples/run.sh [language_model | image_classifier | fine_tuning | ablations |
-#                     outer_steps | tasks] [arguments]
+#   ./examples/run.sh [language_model | image_classifier | fine_tuning] [arguments]
 #
 # Builds the program, the language model unless said otherwise, in build/examples, after installing
 # what is missing for it, and trains with every optimizer; with a GPU and a CUDA toolkit, and no
 # arguments, also the language model on the GPU. All further arguments go to the program:
-# see ./examples/run.sh --help
+# see ./examples/run.sh --help (bench/studies/run.sh runs our studies so, too.)
 set -euo pipefail
 
-program=language_model
-if [[ ${1-} =~ ^(language_model|image_classifier|fine_tuning|ablations|outer_steps|tasks)$ ]]; then
+program=language_model folder=examples
+if [[ ${1-} =~ ^(language_model|image_classifier|fine_tuning)$ ]]; then
   program=$1
+  shift
+elif [[ ${1-} =~ ^(ablations|outer_steps|roofline|tasks)$ ]]; then
+  program=$1 folder=bench/studies
   shift
 fi
 
@@ -88,7 +90,7 @@ arguments=()
 if [[ $program == language_model ]]; then
   arguments=(--out "$build_dir") # later options win, so one given by the user overrides it
 fi
-"$build_dir/examples/$program/$program" "${arguments[@]}" "$@"
+"$build_dir/$folder/$program/$program" "${arguments[@]}" "$@"
 
 # The trainers above run on the host. With a GPU and a CUDA toolkit, another one runs there too.
 if [[ $program == language_model && $# -eq 0 ]] && command -v nvcc >/dev/null &&

@@ -5,7 +5,7 @@
 # What the kernels of a step execute, counted on a CUDA device on the CPU, by kernel and step, for
 # one rank of 8 and ELEMENTS (10^6) floats in one tensor. Needs nvcc, nlohmann_json and that device,
 # which is no part of this repository, and no GPU. No times.
-# examples/advisor's `roofline` prints the counts, and what they take at least on named devices.
+# bench/studies/roofline prints the counts, and what they take at least on named devices.
 #
 #   bench/cuda/counts.sh [FILE [ELEMENTS]]        instead of bench/results/cuda-counts.json
 #   bench/cuda/counts.sh bench/results/cuda-counts-large.json 8388608        tiles of full size: minutes

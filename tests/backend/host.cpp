@@ -2,14 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <onebit/backend/strict_math.hpp>
+#include <onebit/testing/backend.hpp>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "../conformance/backend.hpp"
-
-using namespace onebit_test;
+using namespace onebit::testing;
 
 namespace {
 

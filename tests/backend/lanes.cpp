@@ -3,10 +3,10 @@
 
 // Every lane type against the portable one, bit for bit, and the portable one against plain C++.
 
-#include "../conformance/lanes.hpp"
+#include <onebit/testing/lanes.hpp>
 
-using namespace onebit_test;
-using namespace onebit_test::lanes_suite;
+using namespace onebit::testing;
+using namespace onebit::testing::lanes_suite;
 
 TEST_CASE_TEMPLATE_INVOKE(lanes_conformance, scalar_1, avx2_1);
 

@@ -3,13 +3,14 @@
 
 // The lanes and the manners of a CUDA backend, emulated: every bit is compared, no GPU is needed.
 
+#include <onebit/testing/backend.hpp>
+#include <onebit/testing/lanes.hpp>
 #include <stdexcept>
 
-#include "../conformance/backend.hpp"
-#include "../conformance/lanes.hpp"
 #include "../support/emulated.hpp"
 
 using namespace onebit_test;
+using namespace onebit::testing;
 
 TEST_CASE_TEMPLATE_INVOKE(backend_conformance, emulated_model);
 TEST_CASE_TEMPLATE_INVOKE(lanes_conformance, emulated_model);

@@ -20,10 +20,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <iterator>
 #include <onebit/onebit.hpp>
@@ -37,6 +35,7 @@
 #include <vector>
 
 #include "../support/emulated.hpp"
+#include "../support/tile_codecs.hpp"
 #include "trainer.hpp"
 
 namespace onebit_test::bits {
@@ -54,29 +53,6 @@ struct pairing {
   element elements;
   place where;
   friend constexpr bool operator==(const pairing&, const pairing&) = default;
-};
-
-/// One byte an element behind one float per tile.
-struct int8_tile {
-  static std::string name() { return "int8"; }
-  std::size_t tile_bytes(std::size_t n) const { return 4 + n; }
-  void encode(const float* values, std::size_t n, std::byte* out) const {
-    float largest = 0;
-    for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(values[i]));
-    const float step = largest / 127;
-    std::memcpy(out, &step, 4);
-    for (std::size_t i = 0; i < n; ++i) {
-      const float q = step > 0 ? std::nearbyint(values[i] / step) : 0.0F;
-      out[4 + i] = static_cast<std::byte>(static_cast<std::int8_t>(std::clamp(q, -127.0F, 127.0F)));
-    }
-  }
-  void decode(const std::byte* in, std::size_t n, float* values) const noexcept {
-    float step = 0;
-    std::memcpy(&step, in, 4);
-    for (std::size_t i = 0; i < n; ++i) {
-      values[i] = step * static_cast<float>(std::to_integer<std::int8_t>(in[4 + i]));
-    }
-  }
 };
 
 struct collective_case {

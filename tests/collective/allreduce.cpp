@@ -16,6 +16,7 @@
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/compressed_allreduce.hpp>
 #include <onebit/core/element_types.hpp>
+#include <onebit/testing/scripted.hpp>
 #include <onebit/transport/alone.hpp>
 #include <span>
 #include <sstream>
@@ -27,7 +28,6 @@
 #include "../../examples/int8_per_tile.hpp"
 #include "laws/residuals.hpp"
 #include "support/ranks.hpp"
-#include "support/scripted.hpp"
 
 namespace {
 

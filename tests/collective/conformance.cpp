@@ -1,14 +1,18 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include <onebit/testing/collective.hpp>
+
 #include "../../examples/recursive_doubling.hpp"
 #include "../../examples/ring.hpp"
-#include "../conformance/collective.hpp"
+#include "../support/tile_codecs.hpp"
 
-using namespace onebit_test;
+using namespace onebit::testing;
 using onebit::l1_scale;
 using onebit::l2_scale;
 using onebit::scale_per;
+using onebit_test::int8_tile;
+using onebit_test::ternary;
 
 namespace {
 

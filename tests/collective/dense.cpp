@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <onebit/testing/collective.hpp>
 #include <type_traits>
 
-#include "../conformance/collective.hpp"
 #include "../support/training.hpp"
 
 using namespace onebit_test;

@@ -4,9 +4,9 @@
 // The suite of transports for the transport among threads, and the proof that the suite notices
 // transports that are wrong. Its instance for MPI is in tests/mpi.
 
-#include "../conformance/transport.hpp"
+#include <onebit/testing/transport.hpp>
 
-#include "../conformance/models.hpp"
+#include "../support/plan.hpp"
 
 using namespace onebit_test;
 

@@ -1,9 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../conformance/compressor.hpp"
+#include <onebit/testing/compressor.hpp>
 
-using namespace onebit_test;
+#include "../support/tile_codecs.hpp"
+
+using namespace onebit::testing;
+using onebit_test::int8_tile;
+using onebit_test::ternary;
 
 namespace {
 

@@ -3,11 +3,12 @@
 
 // The compressors of the examples pass the suite like the library's own.
 
+#include <onebit/testing/compressor.hpp>
+
 #include "../../examples/int8_per_tile.hpp"
 #include "../../examples/top_k.hpp"
-#include "../conformance/compressor.hpp"
 
-using namespace onebit_test;
+using namespace onebit::testing;
 
 namespace {
 

@@ -5,10 +5,11 @@
 // that is rebuilt against one that is kept; every algorithm; the compressed mean by itself.
 
 #include <onebit/compressor/quantized.hpp>
+#include <onebit/testing/compressor.hpp>
+#include <onebit/testing/rule.hpp>
 
-#include "../conformance/compressor.hpp"
-#include "../conformance/rule.hpp"
 #include "../support/emulated.hpp"
+#include "../support/plan.hpp"
 
 using namespace onebit_test;
 

@@ -545,7 +545,7 @@ TEST_CASE("an own transport whose all_to_all mistakes slots: told in the first s
     auto o =
         onebit::one_bit_adam(data.groups(), mistaken(t, mistaken::fault::shifted_messages), {});
     const auto before = data.params;
-    const auto text = thrown<onebit::rank_mismatch>([&] { (void)onebit_test::train(o, data); });
+    const auto text = thrown<onebit::rank_mismatch>([&] { (void)onebit::testing::train(o, data); });
     CHECK(data.params == before);
     return text;
   });

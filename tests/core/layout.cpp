@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "conformance/models.hpp"
+#include "support/plan.hpp"
 
 using namespace onebit_test;
 using onebit::granularity;

@@ -9,13 +9,13 @@
 #include <cstdint>
 #include <memory>
 #include <onebit/onebit.hpp>
+#include <onebit/testing/scripted.hpp>
 #include <sstream>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "support/scripted.hpp"
 #include "support/training.hpp"
 
 using onebit_test::contains;

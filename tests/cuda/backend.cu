@@ -2,13 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <onebit/backend/cuda.cuh>
+#include <onebit/testing/backend.hpp>
+#include <onebit/testing/lanes.hpp>
 #include <utility>
 
-#include "../conformance/backend.hpp"
-#include "../conformance/lanes.hpp"
 #include "device.cuh"
 
-using namespace onebit_test;
+using namespace onebit::testing;
 
 namespace {
 

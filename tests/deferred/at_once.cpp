@@ -5,8 +5,8 @@
 // bits, whatever the lanes.
 
 #include "../compiled/emulated.hpp"
-#include "../conformance/models.hpp"
 #include "../support/emulated.hpp"
+#include "../support/plan.hpp"
 
 using namespace onebit_test;
 

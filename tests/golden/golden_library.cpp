@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "../conformance/models.hpp"
 #include "../support/golden_compare.hpp"
+#include "../support/plan.hpp"
 
 namespace golden = onebit_test::golden;
 using onebit_test::copied;

@@ -7,14 +7,14 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
-#include <conformance/backend.hpp>
-#include <conformance/collective.hpp>
-#include <conformance/compressor.hpp>  // *
-#include <conformance/rule.hpp>
-#include <conformance/schedule.hpp>
-#include <conformance/transport.hpp>
 #include <cstddef>
 #include <cstring>
+#include <onebit/testing/backend.hpp>
+#include <onebit/testing/collective.hpp>
+#include <onebit/testing/compressor.hpp>  // *
+#include <onebit/testing/rule.hpp>
+#include <onebit/testing/schedule.hpp>
+#include <onebit/testing/transport.hpp>
 #include <string>
 
 /// The first two bytes of a float.
@@ -36,5 +36,5 @@ struct truncated {
 
 struct model {
   static truncated codec() { return {}; }
-};                                                         // *
-TEST_CASE_TEMPLATE_INVOKE(compressor_conformance, model);  // *
+};                                                                          // *
+TEST_CASE_TEMPLATE_INVOKE(onebit::testing::compressor_conformance, model);  // *

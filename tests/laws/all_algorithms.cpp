@@ -12,14 +12,14 @@
 #include <limits>
 #include <memory>
 #include <onebit/onebit.hpp>
+#include <onebit/testing/rule.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "../conformance/rule.hpp"
 #include "../golden/deepspeed_zero_one.hpp"
 
-using namespace onebit_test;
+using namespace onebit::testing;
 
 namespace {
 

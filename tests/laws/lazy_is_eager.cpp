@@ -4,7 +4,7 @@
 // Laws 2 and 4: the library against eager loops, bit for bit: parameters after every step, agreed
 // momentum, residuals of both sides; on every rank.
 
-#include "../conformance/eager_one_bit_adam.hpp"
+#include "../support/eager_one_bit_adam.hpp"
 #include "shared.hpp"
 
 using namespace onebit_test;

@@ -114,8 +114,8 @@ TEST_CASE("all floats, without their type, are trained to the same bits in every
     auto a = onebit::one_bit_adam(typed.groups(), t, frozen_after(3));
     auto b = onebit::one_bit_adam(groups, t, frozen_after(3));
     for (int i = 0; i < 8; ++i) {
-      CHECK_FALSE(onebit_test::train(a, typed).skipped);
-      CHECK_FALSE(onebit_test::train(b, untyped).skipped);
+      CHECK_FALSE(onebit::testing::train(a, typed).skipped);
+      CHECK_FALSE(onebit::testing::train(b, untyped).skipped);
       CHECK(typed.params == untyped.params);
     }
     return 0;

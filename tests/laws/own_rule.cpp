@@ -3,11 +3,12 @@
 
 // A user's rule passes the suite of rules.
 
+#include <onebit/testing/rule.hpp>
+
 #include "../../examples/recursive_doubling.hpp"
 #include "../../examples/sgd_rule.hpp"
-#include "../conformance/rule.hpp"
 
-using namespace onebit_test;
+using namespace onebit::testing;
 
 namespace {
 

@@ -8,7 +8,7 @@
 
 #include <onebit/any_optimizer.hpp>
 
-#include "../conformance/models.hpp"
+#include "../support/plan.hpp"
 
 namespace onebit_test {
 

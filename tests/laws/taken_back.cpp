@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <onebit/testing/scripted.hpp>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -21,7 +22,6 @@
 #include <vector>
 
 #include "../support/all_compressed.hpp"
-#include "../support/scripted.hpp"
 #include "../support/strict_host.hpp"
 #include "../support/training.hpp"
 
@@ -287,12 +287,12 @@ TEST_CASE("law 7: what was odd in a step that failed is not said of the next one
     onebit_test::training<> data;
     const auto told = std::make_shared<onebit_test::script>();
     auto o = onebit::adam(data.groups(), onebit_test::scripted(t, told));
-    (void)onebit_test::train(o, data);
+    (void)onebit::testing::train(o, data);
     told->fail_at = told->calls + 1;  // after the ranks have seen that they were told other rates
     const auto apart = [&] { (void)o.step(t.rank() == 0 ? 0.1F : 0.2F); };
     CHECK(onebit_test::thrown<onebit::transport_error>(apart) ==
           onebit_test::contains("the network is down"));
-    CHECK_FALSE(onebit_test::train(o, data).skipped);
+    CHECK_FALSE(onebit::testing::train(o, data).skipped);
     return 0;
   });
 }

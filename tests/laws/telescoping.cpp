@@ -3,13 +3,17 @@
 
 // Law 1: what an exchange did not say, it still holds. With values that floats represent exactly,
 // all sums are equalities; with others, they hold to a tolerance that counts the roundings. (The
-// tolerance is in the suite of exchanges, conformance/collective.hpp.)
+// tolerance is in the suite of exchanges, onebit/testing/collective.hpp.)
 
-#include "../conformance/collective.hpp"
+#include <onebit/testing/collective.hpp>
 
-using namespace onebit_test;
+#include "../support/tile_codecs.hpp"
+
+using namespace onebit::testing;
 using onebit::l1_scale;
 using onebit::scale_per;
+using onebit_test::int8_tile;
+using onebit_test::ternary;
 
 namespace {
 

@@ -3,8 +3,6 @@
 
 // The MPI transport on as many ranks as mpirun was given.
 
-#include "conformance/transport.hpp"
-
 #include <doctest/doctest.h>
 #include <mpi.h>
 
@@ -13,6 +11,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <onebit/core/error.hpp>
+#include <onebit/testing/transport.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <onebit/transport/mpi.hpp>
 #include <onebit/transport/staged.hpp>

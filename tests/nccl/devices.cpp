@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <onebit/testing/transport.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <onebit/transport/nccl.hpp>
 #include <stdexcept>
@@ -16,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "conformance/transport.hpp"
 #include "support/training.hpp"
 
 namespace {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <onebit/testing/transport.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <onebit/transport/nccl.hpp>
 #include <optional>
@@ -15,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "conformance/transport.hpp"
 #include "nccl/stand_in.hpp"
 #include "support/training.hpp"
 

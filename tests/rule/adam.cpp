@@ -8,7 +8,7 @@
 // see tests/laws) report that every |y| was at least 2e-5 of its scale away from zero. The values y
 // of two correct implementations differ by about 1e-6 of their scale over so few steps.
 
-#include "../conformance/eager_one_bit_adam.hpp"
+#include "../support/eager_one_bit_adam.hpp"
 #include "../support/reference_adam.hpp"
 
 using namespace onebit_test;

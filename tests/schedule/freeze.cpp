@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include <onebit/testing/schedule.hpp>
 #include <string>
 #include <vector>
 
 #include "../../examples/from_the_peak.hpp"
-#include "../conformance/schedule.hpp"
 #include "../support/training.hpp"
 
 using namespace onebit_test;

@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../conformance/schedule.hpp"
+#include <onebit/testing/schedule.hpp>
+
 #include "../golden/deepspeed_zero_one.hpp"
 
-using namespace onebit_test;
+using namespace onebit::testing;
 
 namespace {
 

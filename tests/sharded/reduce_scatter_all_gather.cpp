@@ -18,6 +18,7 @@
 #include <onebit/compressor/sign.hpp>
 #include <onebit/core/element_types.hpp>
 #include <onebit/extras/sharded.hpp>
+#include <onebit/testing/scripted.hpp>
 #include <onebit/transport/alone.hpp>
 #include <span>
 #include <sstream>
@@ -27,7 +28,6 @@
 #include <vector>
 
 #include "support/ranks.hpp"
-#include "support/scripted.hpp"
 #include "support/tile_codecs.hpp"
 
 namespace {

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <functional>
 #include <onebit/algorithms.hpp>
+#include <onebit/testing/transport.hpp>
 #include <onebit/torch/c10d.hpp>
 #include <onebit/torch/torch.hpp>
 #include <onebit/transport/threads.hpp>
@@ -26,7 +27,6 @@
 #include <utility>
 #include <vector>
 
-#include "conformance/transport.hpp"
 #include "support/ranks.hpp"
 #include "support/training.hpp"
 

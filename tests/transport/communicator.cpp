@@ -11,6 +11,8 @@
 #include <functional>
 #include <memory>
 #include <onebit/onebit.hpp>
+#include <onebit/testing/scripted.hpp>
+#include <onebit/testing/transport.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <onebit/transport/staged.hpp>
 #include <optional>
@@ -20,8 +22,6 @@
 #include <utility>
 #include <vector>
 
-#include "conformance/transport.hpp"
-#include "support/scripted.hpp"
 #include "support/training.hpp"
 
 using onebit_test::contains;

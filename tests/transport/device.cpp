@@ -7,6 +7,8 @@
 
 #include <chrono>
 #include <cstring>
+#include <onebit/testing/scripted.hpp>
+#include <onebit/testing/transport.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <onebit/transport/memory.hpp>
 #include <onebit/transport/staged.hpp>
@@ -16,9 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "conformance/transport.hpp"
 #include "support/fake_device.hpp"
-#include "support/scripted.hpp"
 #include "support/training.hpp"
 
 using namespace std::chrono_literals;

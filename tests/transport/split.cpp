@@ -9,6 +9,8 @@
 #include <chrono>
 #include <memory>
 #include <new>
+#include <onebit/testing/scripted.hpp>
+#include <onebit/testing/transport.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <onebit/transport/threads.hpp>
 #include <stdexcept>
@@ -16,9 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "conformance/transport.hpp"
 #include "support/failing_allocations.hpp"
-#include "support/scripted.hpp"
 #include "support/training.hpp"
 
 using namespace std::chrono_literals;

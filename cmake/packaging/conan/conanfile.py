@@ -30,8 +30,7 @@ class Onebit(ConanFile):
         self.version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
     def export_sources(self):
-        installed = ("tests/conformance/*", "tests/support/*", "examples/libtorch/*")
-        for part in ("CMakeLists.txt", "LICENSE", "include/*", "cmake/*", *installed):
+        for part in ("CMakeLists.txt", "LICENSE", "include/*", "cmake/*", "examples/libtorch/*"):
             copy(self, part, self._root, self.export_sources_folder, excludes="cmake/packaging/*")
 
     def layout(self):

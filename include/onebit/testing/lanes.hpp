@@ -1,25 +1,23 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 
 // Conformance suite of lanes: compares every operation of a backend's lanes with the portable
 // lanes, bit for bit, in all edge cases. All run in launched kernels: compilers decide by function
 // and instruction set whether to fuse multiply-adds, so calls from other code would prove nothing.
 
-#ifndef ONEBIT_TESTS_CONFORMANCE_LANES_HPP
-#define ONEBIT_TESTS_CONFORMANCE_LANES_HPP
-
 #include <cmath>
 #include <initializer_list>
 #include <limits>
 #include <onebit/core/element_types.hpp>
+#include <onebit/testing/buffers.hpp>
+#include <onebit/testing/values.hpp>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
-#include "buffers.hpp"
-#include "models.hpp"
-
-namespace onebit_test::lanes_suite {
+namespace onebit { inline namespace v0_3 { namespace testing {
+namespace lanes_suite {
 
 inline constexpr float inf = std::numeric_limits<float>::infinity();
 inline constexpr float nan_ = std::numeric_limits<float>::quiet_NaN();
@@ -232,11 +230,11 @@ struct sums {
 template <class B>
 std::tuple<std::vector<double>, std::vector<std::uint64_t>, flat> run_sums(
     B backend, const flat& floats, const std::vector<double>& doubles,
-    const std::vector<std::uint32_t>& counts) {
+    const std::vector<std::uint32_t>& integers) {
   const std::size_t n = floats.size() + 1;
   const auto f = uploaded(backend, floats);
   const auto d = uploaded(backend, doubles);
-  const auto c = uploaded(backend, counts);
+  const auto c = uploaded(backend, integers);
   auto out = backend.template make_buffer<double>(2 * n);
   auto totals = backend.template make_buffer<std::uint64_t>(n);
   auto tops = backend.template make_buffer<float>(2 * n);
@@ -321,11 +319,10 @@ void check_elements(B backend) {
   CHECK(std::memcmp(narrow.data(), narrow_host.data(), narrow.size() * sizeof(T)) == 0);
 }
 
-}  // namespace onebit_test::lanes_suite
+}  // namespace lanes_suite
 
 TEST_CASE_TEMPLATE_DEFINE("lanes", Model, lanes_conformance) {
-  using namespace onebit_test;
-  using namespace onebit_test::lanes_suite;
+  using namespace lanes_suite;
   if (!Model::available()) {
     MESSAGE("skipped: this machine cannot run ", Model::name());
     return;
@@ -367,18 +364,18 @@ TEST_CASE_TEMPLATE_DEFINE("lanes", Model, lanes_conformance) {
   {  // sums in the order that the format prescribes
     flat floats(1199);
     std::vector<double> doubles(1199);
-    std::vector<std::uint32_t> counts(1199);
+    std::vector<std::uint32_t> integers(1199);
     for (std::size_t i = 0; i < floats.size(); ++i) {
       floats[i] = std::ldexp(noise(4, 0, 0, i), static_cast<int>(hashed(4, 1, 0, i) % 80) - 40);
       doubles[i] = std::ldexp(static_cast<double>(noise(4, 2, 0, i)),
                               static_cast<int>(hashed(4, 3, 0, i) % 80) - 40);
-      counts[i] = static_cast<std::uint32_t>(hashed(4, 4, 0, i));
+      integers[i] = static_cast<std::uint32_t>(hashed(4, 4, 0, i));
     }
-    CHECK(run_sums(backend, floats, doubles, counts) ==
-          run_sums(portable, floats, doubles, counts));
+    CHECK(run_sums(backend, floats, doubles, integers) ==
+          run_sums(portable, floats, doubles, integers));
     floats[150] = nan_;  // NaN is never the largest
-    CHECK(std::get<2>(run_sums(backend, floats, doubles, counts)) ==
-          std::get<2>(run_sums(portable, floats, doubles, counts)));
+    CHECK(std::get<2>(run_sums(backend, floats, doubles, integers)) ==
+          std::get<2>(run_sums(portable, floats, doubles, integers)));
   }
   check_elements<float>(backend);
   check_elements<onebit::bf16>(backend);
@@ -386,4 +383,4 @@ TEST_CASE_TEMPLATE_DEFINE("lanes", Model, lanes_conformance) {
   check_elements<onebit::int8>(backend);
 }
 
-#endif  // ONEBIT_TESTS_CONFORMANCE_LANES_HPP
+}}}  // namespace onebit::testing

@@ -1,15 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 
 // Copies into and out of a backend's memory, which the host may be unable to access.
-
-#ifndef ONEBIT_TESTS_CONFORMANCE_BUFFERS_HPP
-#define ONEBIT_TESTS_CONFORMANCE_BUFFERS_HPP
 
 #include <cstddef>
 #include <vector>
 
-namespace onebit_test {
+namespace onebit { inline namespace v0_3 { namespace testing {
 
 template <class B, class T>
 [[nodiscard]] auto uploaded(const B& backend, const std::vector<T>& values) {
@@ -30,6 +28,4 @@ template <class B, class Buffer>
   return downloaded(backend, buffer.data(), buffer.size());
 }
 
-}  // namespace onebit_test
-
-#endif  // ONEBIT_TESTS_CONFORMANCE_BUFFERS_HPP
+}}}  // namespace onebit::testing

@@ -1,12 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 
 // Conformance suites of the Transport concept and of each of its optional members. Call them on
 // every rank, in threads or under mpirun. They assert nothing, and make the same calls on all ranks
 // even after a failure; they return descriptions of the failures.
-
-#ifndef ONEBIT_TESTS_CONFORMANCE_TRANSPORT_HPP
-#define ONEBIT_TESTS_CONFORMANCE_TRANSPORT_HPP
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-namespace onebit_test {
+namespace onebit { inline namespace v0_3 { namespace testing {
 
 namespace detail {
 
@@ -386,6 +384,4 @@ std::vector<std::string> request_failures(T& transport) {
   return failures;
 }
 
-}  // namespace onebit_test
-
-#endif  // ONEBIT_TESTS_CONFORMANCE_TRANSPORT_HPP
+}}}  // namespace onebit::testing

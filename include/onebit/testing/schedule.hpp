@@ -1,16 +1,17 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 
 // Conformance suite of schedules. A model has make(), which returns equal new schedules; `local`,
 // true if some steps do not communicate; optionally rate(step), the learning rate (default 0.1),
 // and steps, how many are looked at (default 60).
 
-#ifndef ONEBIT_TESTS_CONFORMANCE_SCHEDULE_HPP
-#define ONEBIT_TESTS_CONFORMANCE_SCHEDULE_HPP
+#include <onebit/concepts/plan.hpp>
+#include <onebit/core/archive.hpp>
+#include <onebit/testing/values.hpp>
 
-#include "models.hpp"
-
-namespace onebit_test::schedule_suite {
+namespace onebit { inline namespace v0_3 { namespace testing {
+namespace schedule_suite {
 
 template <class Model>
 float rate_of(std::size_t step) {
@@ -31,11 +32,10 @@ std::string written(Schedule& s) {
   return std::move(out).str();
 }
 
-}  // namespace onebit_test::schedule_suite
+}  // namespace schedule_suite
 
 TEST_CASE_TEMPLATE_DEFINE("schedule", Model, schedule_conformance) {
-  using namespace onebit_test;
-  using namespace onebit_test::schedule_suite;
+  using namespace schedule_suite;
   constexpr std::size_t steps = [] {
     if constexpr (requires { Model::steps; }) return std::size_t{Model::steps};
     return std::size_t{60};
@@ -99,4 +99,4 @@ TEST_CASE_TEMPLATE_DEFINE("schedule", Model, schedule_conformance) {
   }
 }
 
-#endif  // ONEBIT_TESTS_CONFORMANCE_SCHEDULE_HPP
+}}}  // namespace onebit::testing

@@ -8,14 +8,14 @@
 //   roofline [--counts FILE] [--parameters 336e6] [--device H100] [--kernels]
 //   roofline --against FILE [--counts FILE]     prints where the counts differ; fails if they do
 
-#include "roofline.hpp"
-
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <exception>
 #include <string>
 #include <vector>
+
+#include "advisor/roofline.hpp"
 
 namespace {
 

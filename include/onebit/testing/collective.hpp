@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 
 // Conformance suite of exchanges (objects that a collective policy's bind() returns), and the loop
 // that drives an exchange without an optimizer. A model has
@@ -9,22 +10,26 @@
 // of servers has server_residual(), which returns them chunk after chunk of the flat axis. A dense
 // exchange has no needs_undo().
 
-#ifndef ONEBIT_TESTS_CONFORMANCE_COLLECTIVE_HPP
-#define ONEBIT_TESTS_CONFORMANCE_COLLECTIVE_HPP
-
 #include <functional>
 #include <istream>
 #include <limits>
 #include <memory>
+#include <onebit/backend/host.hpp>
+#include <onebit/collective/all_gather.hpp>
+#include <onebit/collective/dense_average.hpp>
+#include <onebit/collective/gather_scatter.hpp>
 #include <onebit/collective/stateful_exchange.hpp>
+#include <onebit/compressor/sign.hpp>
 #include <onebit/core/archive.hpp>
+#include <onebit/testing/ranks.hpp>
+#include <onebit/testing/values.hpp>
+#include <onebit/transport/communicator.hpp>
+#include <onebit/transport/threads.hpp>
 #include <ostream>
 #include <sstream>
 #include <type_traits>
 
-#include "models.hpp"
-
-namespace onebit_test {
+namespace onebit { inline namespace v0_3 { namespace testing {
 
 /// Returns element i, on the flat axis, of a rank's message in a step. Padding is ignored.
 using messages = std::function<float(int rank, std::size_t step, std::size_t i)>;
@@ -494,12 +499,10 @@ inline void check_exchange(exchange_trace (*exchange)(onebit::threads,
   }
 }
 
-}  // namespace onebit_test
-
 TEST_CASE_TEMPLATE_DEFINE("exchange", Model, collective_conformance) {
-  onebit_test::exchange_limits limits;
+  exchange_limits limits;
   if constexpr (requires { Model::limits(); }) limits = Model::limits();
-  onebit_test::check_exchange(&onebit_test::exchange<Model>, limits);
+  check_exchange(&exchange<Model>, limits);
 }
 
-#endif  // ONEBIT_TESTS_CONFORMANCE_COLLECTIVE_HPP
+}}}  // namespace onebit::testing

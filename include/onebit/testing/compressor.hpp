@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 
 // Conformance suite of the Compressor concept, by word and by tile. A model has codec(). Required:
 // equal bytes for equal values on every instruction set; a residual equal to value minus decoded
@@ -7,14 +8,17 @@
 // word, a statistic that is non-finite if a value is; ||error|| at most 1.7 ||values||; at most
 // 4n + 64 bytes per tile of n elements; and a training that ends about as near as with `sign`.
 
-#ifndef ONEBIT_TESTS_CONFORMANCE_COMPRESSOR_HPP
-#define ONEBIT_TESTS_CONFORMANCE_COMPRESSOR_HPP
-
+#include <algorithm>
 #include <limits>
+#include <onebit/algorithms.hpp>
+#include <onebit/compressor/identity.hpp>
+#include <onebit/compressor/sign.hpp>
+#include <onebit/testing/ranks.hpp>
+#include <onebit/testing/values.hpp>
+#include <onebit/transport/threads.hpp>
 
-#include "models.hpp"
-
-namespace onebit_test::compressor_suite {
+namespace onebit { inline namespace v0_3 { namespace testing {
+namespace compressor_suite {
 
 /// Encodes word i, decodes it, encodes the decoded values again, and rebuilds the residual.
 template <class C>
@@ -125,7 +129,8 @@ void check_word_compressor(const C& codec) {
       REQUIRE_MESSAGE(codes[i] == std::byte{0xA5}, "encode wrote beyond word_bytes");
     }
 
-    y[0] = 0.0F, y[1] = -0.0F, y[2] = 1e-42F, y[3] = -1e-42F, y[4] = 1e18F, y[5] = -1e18F;
+    const flat edges = {0.0F, -0.0F, 1e-42F, -1e-42F, 1e18F, -1e18F};
+    std::copy(edges.begin(), edges.end(), y.begin());
     const float scale = C::scaled ? 0.375F : 1.0F;
     run(y, scale);
     if (expected.empty()) expected = codes;
@@ -249,10 +254,9 @@ void check_training(const C& codec) {
   CHECK(own < most_of_sign * sign);
 }
 
-}  // namespace onebit_test::compressor_suite
+}  // namespace compressor_suite
 
 TEST_CASE_TEMPLATE_DEFINE("compressor", Model, compressor_conformance) {
-  using namespace onebit_test;
   const auto codec = Model::codec();
   using C = std::remove_const_t<decltype(codec)>;
   onebit::check_compressor<C>();
@@ -266,4 +270,4 @@ TEST_CASE_TEMPLATE_DEFINE("compressor", Model, compressor_conformance) {
   compressor_suite::check_training(codec);
 }
 
-#endif  // ONEBIT_TESTS_CONFORMANCE_COMPRESSOR_HPP
+}}}  // namespace onebit::testing

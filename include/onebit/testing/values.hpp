@@ -1,11 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 
-// Models that instantiate the suites, and shared helpers: random numbers without state, bitwise
-// comparison, ranks that return results, a trainer's memory, compressors for tests.
-
-#ifndef ONEBIT_TESTS_CONFORMANCE_MODELS_HPP
-#define ONEBIT_TESTS_CONFORMANCE_MODELS_HPP
+// What the suites share: random numbers without state, bitwise comparison, models of backends, a
+// trainer's memory. The suites, here and beside it, are doctest's test cases: bring doctest along.
 
 #include <doctest/doctest.h>
 
@@ -17,16 +15,16 @@
 #include <cstring>
 #include <functional>
 #include <initializer_list>
-#include <onebit/onebit.hpp>
+#include <onebit/backend/host.hpp>
+#include <onebit/collective/message.hpp>
+#include <onebit/kernel/param_group.hpp>
+#include <onebit/testing/ranks.hpp>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "../support/ranks.hpp"
-#include "../support/tile_codecs.hpp"
-
-namespace onebit_test {
+namespace onebit { inline namespace v0_3 { namespace testing {
 
 using flat = std::vector<float>;
 using counts = std::initializer_list<std::size_t>;
@@ -149,54 +147,6 @@ struct memory {
 /// Tensor sizes with all edge cases of words, tiles and chunks, and an empty tensor in between.
 inline std::vector<std::size_t> odd_sizes() { return {1, 33, 0, 1000, 7, 4097, 32, 31}; }
 
-struct plan {
-  std::vector<std::size_t> sizes = odd_sizes();
-  std::vector<group_spec> groups{};  ///< empty: one group of all tensors
-  int ranks = 2;
-  std::size_t steps = 10;
-  float lr = 0.01F;
-  std::uint64_t seed = 1;
-  int exponent = 0;  ///< gradients are multiplied by 2^exponent
-  onebit::one_bit_adam_options options = [] {
-    onebit::one_bit_adam_options o;
-    o.adam.max_step = 0;  // the reference implementations have no bound
-    o.freeze.after = 4;
-    o.refreshes = 0;
-    return o;
-  }();
-  /// Called after gradients are filled, before the step.
-  std::function<void(memory&, int rank, std::size_t step)> disturb{};
-
-  std::vector<group_spec> all_groups() const {
-    if (groups.empty()) return {{sizes.size(), 1, 0}};
-    return groups;
-  }
-  /// Returns gradients of very different sizes; 0 before the freeze in every 37th element.
-  float gradient(int rank, std::size_t step, std::size_t i) const {
-    if (i % 37 == 5 && step < options.freeze.after) return 0;
-    const float x = noise(seed, static_cast<std::uint64_t>(rank), step + 1, i);
-    const int e = static_cast<int>(i % 7) - 3 + exponent;
-    if (e < -126 || e > 127) return std::ldexp(x, e);
-    return x * std::bit_cast<float>(static_cast<std::uint32_t>(e + 127) << 23U);  // faster ldexp
-  }
-  void fill(memory& m, int rank, std::size_t step) const {
-    std::size_t at = 0;
-    for (flat& g : m.grads) {
-      for (float& x : g) x = gradient(rank, step, at++);
-    }
-    if (disturb) disturb(m, rank, step);
-  }
-};
-
-/// Results of a training on one rank.
-struct trace {
-  std::vector<flat> params;  ///< by step: all tensors, concatenated
-  std::vector<onebit::report> reports;
-  std::string checkpoint;
-  /// On the flat axis (of the server: its chunk); empty if nothing was exchanged.
-  flat agreed, worker_residual, server_residual, scales;
-};
-
 /// Copies a field to host memory, on the flat axis of an exchange, padding included.
 template <class Field, class Sender, class B>
 flat copied(const Field& field, Sender& at, B& backend) {
@@ -206,32 +156,4 @@ flat copied(const Field& field, Sender& at, B& backend) {
   return flat(to.data(), to.data() + to.size());
 }
 
-/// Trains with 1-bit Adam on one rank.
-template <class G = float, class Collective>
-trace train(onebit::threads transport, const plan& p, Collective collective,
-            onebit::host backend = onebit::host()) {
-  memory own(p.sizes);
-  const int rank = transport.rank();
-  auto o = onebit::one_bit_adam(own.groups<G>(p.all_groups()), transport, p.options, collective,
-                                backend);
-  trace t;
-  for (std::size_t step = 0; step < p.steps; ++step) {
-    p.fill(own, rank, step);
-    t.reports.push_back(o.step(p.lr));
-    t.params.push_back(own.all_params());
-  }
-  t.checkpoint = saved(o);
-  auto& x = o.exchange();
-  CHECK(x.started() == (p.ranks > 1 && p.steps > p.options.freeze.after));
-  if (!x.started()) return t;  // with one rank exchanges never start
-  t.agreed = copied(x.previous(o.active()), x.sender(), backend);
-  t.scales.assign(x.sender().scales().begin(), x.sender().scales().end());
-  t.worker_residual = copied(x.sender().residual({}), x.sender(), backend);
-  const auto& server = x.server_residual();
-  t.server_residual.assign(server.data(), server.data() + server.size());
-  return t;
-}
-
-}  // namespace onebit_test
-
-#endif  // ONEBIT_TESTS_CONFORMANCE_MODELS_HPP
+}}}  // namespace onebit::testing

@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 
 // Conformance suite of rules, in trainings of 26 steps: equal bits on all instruction sets, resumed
 // checkpoints, skipped steps, failing transports; and a comparison with plain SGD. A model has
@@ -10,15 +11,12 @@
 //                     (SGD with momentum reaches 1.4, 1-bit Adam 60 with beta2 0.99; with 0.999 it
 //                     needs more than 400 steps)
 // Tests of a model:
-//   #include "conformance/rule.hpp"
-//   TEST_CASE_TEMPLATE_INVOKE(rule_bits, my_model);
-//   TEST_CASE_TEMPLATE_INVOKE(rule_resumes, my_model);
+//   #include <onebit/testing/rule.hpp>
+//   TEST_CASE_TEMPLATE_INVOKE(onebit::testing::rule_bits, my_model);
+//   TEST_CASE_TEMPLATE_INVOKE(onebit::testing::rule_resumes, my_model);
 // and rule_skips, rule_interrupted, rule_elsewhere, rule_options, rule_trains. If compressed steps
 // over an exact exchange equal dense steps, also rule_phases_agree, for a model that has
 //   exact(schedule, groups, transport)   returns the optimizer over gather_scatter<identity>
-
-#ifndef ONEBIT_TESTS_CONFORMANCE_RULE_HPP
-#define ONEBIT_TESTS_CONFORMANCE_RULE_HPP
 
 #include <doctest/doctest.h>
 
@@ -31,7 +29,10 @@
 #include <memory>
 #include <onebit/backend/host.hpp>
 #include <onebit/core/error.hpp>
+#include <onebit/schedule/custom.hpp>
 #include <onebit/step/report.hpp>
+#include <onebit/testing/scripted.hpp>
+#include <onebit/testing/training.hpp>
 #include <onebit/transport/threads.hpp>
 #include <ostream>
 #include <sstream>
@@ -39,10 +40,7 @@
 #include <utility>
 #include <vector>
 
-#include "../support/scripted.hpp"
-#include "../support/training.hpp"
-
-namespace onebit_test {
+namespace onebit { inline namespace v0_3 { namespace testing {
 
 inline constexpr std::uint64_t never_freezes = ~std::uint64_t{0};
 
@@ -115,11 +113,8 @@ double distance_left(const Begin& begin) {
   })[0];
 }
 
-}  // namespace onebit_test
-
 TEST_CASE_TEMPLATE_DEFINE("every instruction set and number of threads: the same bits", Make,
                           rule_bits) {
-  using namespace onebit_test;
   // enough tiles for several threads, even in a chunk of one of three ranks
   const std::vector<std::size_t> sizes = {33, 0, 26000, 1, 64};
   const onebit::isa scalar = onebit::isa::scalar, best = onebit::host::best_isa();
@@ -135,7 +130,6 @@ TEST_CASE_TEMPLATE_DEFINE("every instruction set and number of threads: the same
 
 TEST_CASE_TEMPLATE_DEFINE("saved at any step, loaded, gone on: as if never stopped", Make,
                           rule_resumes) {
-  using namespace onebit_test;
   for (const int n_ranks : {1, 3}) {
     const auto expected = run_steps(n_ranks, Make{});
     for (std::uint64_t stop = 0; stop < conformance_steps; ++stop) {
@@ -169,7 +163,6 @@ TEST_CASE_TEMPLATE_DEFINE("saved at any step, loaded, gone on: as if never stopp
 
 TEST_CASE_TEMPLATE_DEFINE("a bad gradient in a step that communicates: all skip, nothing changes",
                           Make, rule_skips) {
-  using namespace onebit_test;
   const int n_ranks = 3;
   const auto expected = run_steps(n_ranks, Make{});
   for (const float bad :
@@ -208,7 +201,6 @@ TEST_CASE_TEMPLATE_DEFINE("a bad gradient in a step that communicates: all skip,
 
 TEST_CASE_TEMPLATE_DEFINE("a transport that fails in any collective: nothing changes", Make,
                           rule_interrupted) {
-  using namespace onebit_test;
   const int n_ranks = 2;
   const auto undisturbed = run_steps(n_ranks, Make{});
   std::vector<std::string> frozen(static_cast<std::size_t>(n_ranks));
@@ -250,7 +242,6 @@ TEST_CASE_TEMPLATE_DEFINE("a transport that fails in any collective: nothing cha
 
 TEST_CASE_TEMPLATE_DEFINE("on another number of ranks: all agree, or it is refused in words", Make,
                           rule_elsewhere) {
-  using namespace onebit_test;
   struct old_rank {
     std::vector<std::vector<float>> params;
     std::string checkpoint;
@@ -298,7 +289,6 @@ TEST_CASE_TEMPLATE_DEFINE("on another number of ranks: all agree, or it is refus
 
 TEST_CASE_TEMPLATE_DEFINE("without compression a compressed step is the dense one", Make,
                           rule_phases_agree) {
-  using namespace onebit_test;
   const auto run = [](auto schedule) {
     return on_ranks(3, [&](onebit::threads transport) {
       training data;
@@ -325,7 +315,6 @@ TEST_CASE_TEMPLATE_DEFINE("without compression a compressed step is the dense on
 
 TEST_CASE_TEMPLATE_DEFINE("groups' options act in every phase, and no step jumps", Make,
                           rule_options) {
-  using namespace onebit_test;
   const auto on_each = [](const auto& check) {
     onebit::run_threads(3, [&](onebit::threads transport) {
       training data({70, 70, 70});
@@ -406,7 +395,6 @@ TEST_CASE_TEMPLATE_DEFINE("groups' options act in every phase, and no step jumps
 }
 
 TEST_CASE_TEMPLATE_DEFINE("the rule trains, beside SGD with exact means", Make, rule_trains) {
-  using namespace onebit_test;
   const double sgd = distance_left([](training<>& data, onebit::threads transport) {
     return [&data, transport](float share) mutable {
       const auto ranks = static_cast<float>(transport.size());
@@ -430,4 +418,4 @@ TEST_CASE_TEMPLATE_DEFINE("the rule trains, beside SGD with exact means", Make, 
   CHECK(ours < Make::times_sgd * sgd);
 }
 
-#endif  // ONEBIT_TESTS_CONFORMANCE_RULE_HPP
+}}}  // namespace onebit::testing

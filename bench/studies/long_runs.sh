@@ -2,10 +2,10 @@
 # SPDX-FileCopyrightText: 2026 The onebit authors
 # SPDX-License-Identifier: Apache-2.0
 #
-#   bench/long_runs.sh PROGRAM OUT
+#   bench/studies/long_runs.sh PROGRAM OUT
 #
 # Trains two small tasks for 10,000 steps, and one for 5000 in which something changes at 60%, with
-# PROGRAM (tasks of examples, built in release mode). Draws OUT-10000-steps.svg and
+# PROGRAM (tasks, built in release mode). Draws OUT-10000-steps.svg and
 # OUT-late-changes.svg from the losses on held-out examples, which stay in OUT-*.csv; a CSV that is
 # there is not made anew. Takes some minutes on two idle cores. Needs gnuplot.
 set -euo pipefail

@@ -1,10 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 
 // Conformance suite of the Backend concept. Models: available(), make(), name(); see host_model.
-
-#ifndef ONEBIT_TESTS_CONFORMANCE_BACKEND_HPP
-#define ONEBIT_TESTS_CONFORMANCE_BACKEND_HPP
 
 #include <bit>
 #include <cstring>
@@ -14,13 +12,13 @@
 #include <onebit/compressor/sign.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/launch.hpp>
+#include <onebit/testing/buffers.hpp>
+#include <onebit/testing/values.hpp>
 #include <span>
 #include <vector>
 
-#include "buffers.hpp"
-#include "models.hpp"
-
-namespace onebit_test::backend_suite {
+namespace onebit { inline namespace v0_3 { namespace testing {
+namespace backend_suite {
 
 struct count_calls {
   std::uint32_t* counts;
@@ -165,10 +163,9 @@ void check_buffer(B& backend) {
   }
 }
 
-}  // namespace onebit_test::backend_suite
+}  // namespace backend_suite
 
 TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
-  using namespace onebit_test;
   if (!Model::available()) {
     MESSAGE("skipped: this machine cannot run ", Model::name());
     return;
@@ -183,12 +180,12 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
 
   // launch calls the kernel once per index, and for no other index
   for (const std::size_t n : counts{0, 1, 2, 3, 5, 64, 10007}) {
-    auto counts = backend.template make_buffer<std::uint32_t>(n + 1);
+    auto called = backend.template make_buffer<std::uint32_t>(n + 1);
     for (std::uint32_t times = 1; times <= 3; ++times) {
-      backend.launch(n, backend_suite::count_calls{counts.data()});
+      backend.launch(n, backend_suite::count_calls{called.data()});
       std::vector<std::uint32_t> expected(n + 1, times);
       expected.back() = 0;
-      CHECK(downloaded(backend, counts) == expected);
+      CHECK(downloaded(backend, called) == expected);
     }
   }
 
@@ -266,4 +263,4 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
   CHECK(downloaded(backend, flag).front() == 1);
 }
 
-#endif  // ONEBIT_TESTS_CONFORMANCE_BACKEND_HPP
+}}}  // namespace onebit::testing

@@ -1,10 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 
 // A transport that counts on its own what it is asked to carry, and fails when told to.
-
-#ifndef ONEBIT_TESTS_SUPPORT_SCRIPTED_HPP
-#define ONEBIT_TESTS_SUPPORT_SCRIPTED_HPP
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace onebit_test {
+namespace onebit { inline namespace v0_3 { namespace testing {
 
 /// One rank's script and counts; shared by the copies of its transport.
 struct script {
@@ -71,6 +69,4 @@ class scripted {
   std::shared_ptr<script> told_;
 };
 
-}  // namespace onebit_test
-
-#endif  // ONEBIT_TESTS_SUPPORT_SCRIPTED_HPP
+}}}  // namespace onebit::testing

@@ -7,12 +7,12 @@
 // returns how close sign decisions were to 0, so that tests can choose runs in which no rounding
 // changes a decision. Only the layout, which has tests of its own, is the library's.
 
-#ifndef ONEBIT_TESTS_CONFORMANCE_EAGER_ONE_BIT_ADAM_HPP
-#define ONEBIT_TESTS_CONFORMANCE_EAGER_ONE_BIT_ADAM_HPP
+#ifndef ONEBIT_TESTS_SUPPORT_EAGER_ONE_BIT_ADAM_HPP
+#define ONEBIT_TESTS_SUPPORT_EAGER_ONE_BIT_ADAM_HPP
 
 #include <limits>
 
-#include "models.hpp"
+#include "plan.hpp"
 
 namespace onebit_test {
 
@@ -248,4 +248,4 @@ class eager_one_bit_adam {
 
 }  // namespace onebit_test
 
-#endif  // ONEBIT_TESTS_CONFORMANCE_EAGER_ONE_BIT_ADAM_HPP
+#endif  // ONEBIT_TESTS_SUPPORT_EAGER_ONE_BIT_ADAM_HPP
