@@ -49,3 +49,4 @@ s/\bonebit::undo_in_buffer\b/onebit::detail::store_at_encode/g
 s/\bnow->(lr|inverse_loss_scale|number|digest|optimizer|rank)\b/now->given.\1/g
 s/\bnow->(skip|nonfinite)\b/now->verdict.\1/g
 s/\bnow->(mean|own)_norm\b/now->norms.\1/g
+s/\btile_room\b/tile_buffer/g

@@ -57,7 +57,7 @@ class ring_exchange : public onebit::worker_exchange<C, B> {
                          .propagate = true,  // a skip goes on with the sum
                          .ranks = {.n = 1, .first = static_cast<std::uint32_t>(of(me - 1))}});
       const onebit::gathered_view<C> came{sender_.codec(), sender_.format(), work(0), t.active,
-                                          onebit::tile_room::latest};
+                                          onebit::tile_buffer::latest};
       sender_.encode(plus<Produce>{produce, came}, t, gathered(0), bucket);
     }
     const std::size_t bytes = base::slot_bytes();

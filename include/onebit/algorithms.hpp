@@ -231,7 +231,7 @@ template <class P, class G, class T, class... Policies>
 /// Weight decay acts on it (with one rank nothing freezes). Source: 1-bit Adam (arXiv
 /// 2102.02888), algorithm 1; refreshes are this library's (docs/variance.md), at growing gaps
 /// like T_v of 0/1 Adam. `policies`, in any order: a collective, which is gather_scatter or
-/// all_gather with any compressor, or hierarchical with a WordCompressor, by default
+/// all_gather with any compressor, or hierarchical with a compressor by word, by default
 /// gather_scatter with sign<l2_scale>; and a backend, by default host.
 template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto one_bit_adam(const std::vector<param_group<P, G>>& groups,
@@ -332,7 +332,7 @@ struct zero_one_adam_options {
 /// After every exchange all ranks hold the same parameters, bit for bit; between two exchanges
 /// parameters differ. Cost per exchange: as one_bit_adam, at 3 bits per parameter for its 1;
 /// per refresh, in local steps too: as one_bit_adam; per other local step: no communication.
-/// State 20.25 + 4/W bytes per parameter, 16.25 + 4/W without keeps_squares. If a gradient is not
+/// State 20.13 + 4/W bytes per parameter, 16.13 + 4/W without keeps_squares. If a gradient is not
 /// finite in a step that communicates, all ranks skip; in a local step without a refresh only its
 /// rank leaves the gradient out, unknown to the others. Messages are sums of learning rates times
 /// directions: rates that change up and down by factors between exchanges feed the residuals until

@@ -88,7 +88,7 @@ class optimizer {
   ///
   /// Collective; blocks unless the backend is deferred. Cost of a step compressed by
   /// gather_scatter: 2 collectives (per bucket) and 2 (W-1)/W n/8 bytes sent, plus scales and
-  /// status words; about 47 bytes of memory traffic per parameter. No allocation after the second
+  /// status words; about 43 bytes of memory traffic per parameter. No allocation after the second
   /// step of a phase. Consumes the gradients (see onebit::tensor). If a gradient on any rank is not
   /// finite, or reaches gradient_limit, no rank changes anything and all report the step as
   /// skipped. Throws invalid_input on a rank whose lr is negative or not finite; unless the step is

@@ -232,7 +232,7 @@ class warp_fibers {
   static inline thread_local warp_fibers* current_ = nullptr;
 
   std::vector<fiber> lanes_;
-  std::vector<float> tiles_ = std::vector<float>(onebit::tile_rooms * onebit::tile_elements);
+  std::vector<float> tiles_ = std::vector<float>(onebit::tile_buffers * onebit::tile_elements);
   stack_context caller_;
   std::uint32_t lane_ = 0;
   std::size_t turn_ = 0;

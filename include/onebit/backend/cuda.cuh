@@ -57,7 +57,7 @@ struct cuda_warp {
   /// Returns shared memory of the block: kernels that call this run with one warp per block.
   ONEBIT_HD static float* tile([[maybe_unused]] std::uint32_t i) {
 #if defined(__CUDA_ARCH__)
-    __shared__ float tiles[tile_rooms * tile_elements];
+    __shared__ float tiles[tile_buffers * tile_elements];
     return tiles + i * tile_elements;
 #else
     __builtin_trap();

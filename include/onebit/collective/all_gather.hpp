@@ -58,10 +58,10 @@ class worker_exchange : public detail::flat_exchange<C, B> {
   [[nodiscard]] bool started() const { return gathered_.next.size() > 0; }
 
   [[nodiscard]] view previous(active_mask active) {
-    return view_of(gathered_.current.data(), active, tile_room::previous);
+    return view_of(gathered_.current.data(), active, tile_buffer::previous);
   }
   [[nodiscard]] view latest(active_mask active) {
-    return view_of(gathered_.next.data(), active, tile_room::latest);
+    return view_of(gathered_.next.data(), active, tile_buffer::latest);
   }
 
   /// Nothing is sent early: 0 buckets.
@@ -109,7 +109,7 @@ class worker_exchange : public detail::flat_exchange<C, B> {
   [[nodiscard]] std::byte* slot(byte_buffer& slots, int i) const {
     return slots.data() + static_cast<std::size_t>(i) * slot_bytes();
   }
-  [[nodiscard]] view view_of(const std::byte* slots, active_mask active, tile_room room) const {
+  [[nodiscard]] view view_of(const std::byte* slots, active_mask active, tile_buffer room) const {
     const float inverse = 1.0F / static_cast<float>(comm_.size());
     return {sender_.codec(), sender_.format(), slots, n_slots_, inverse, active, room};
   }

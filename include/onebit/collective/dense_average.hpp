@@ -301,7 +301,7 @@ class rounded_exchange {
     return (std::min<std::size_t>)(encoder_.n_buckets(), most_under_way);
   }
   [[nodiscard]] view view_of(const std::byte* slots) const {
-    return {encoder_.codec(), encoder_.format(), slots, {}, tile_room::latest};
+    return {encoder_.codec(), encoder_.format(), slots, {}, tile_buffer::latest};
   }
   [[nodiscard]] detail::slots_of_buckets gathered() {
     return {gathered_.data(), gathered_.size(), ranks(), slot_bytes()};

@@ -221,7 +221,7 @@ struct encode_kernel {
                                 key + static_cast<std::uint32_t>(t.word + k) * 32);
       }
     } else {
-      detail::tile_values<L> values(tile_room::work);
+      detail::tile_values<L> values(tile_buffer::work);
       for (std::uint32_t k = 0; k < n_words; ++k) {
         const auto old = state.load(k);
         const auto e = detail::carried<L>(active, t.word + k, old, state);

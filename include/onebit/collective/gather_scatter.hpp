@@ -77,11 +77,11 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   /// Mean message of the last exchange that was kept.
   [[nodiscard]] view previous(active_mask active) {
     return {sender_.codec(), sender_.format(), gathered_.current.data(), active,
-            tile_room::previous};
+            tile_buffer::previous};
   }
   /// Mean message of this step.
   [[nodiscard]] view latest(active_mask active) {
-    return {sender_.codec(), sender_.format(), gathered_.next.data(), active, tile_room::latest};
+    return {sender_.codec(), sender_.format(), gathered_.next.data(), active, tile_buffer::latest};
   }
 
   /// Number of buckets not sent yet in this step: the buckets [0, n_unsent()). The last goes first.

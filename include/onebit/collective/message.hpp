@@ -30,12 +30,12 @@ namespace onebit { inline namespace v0_3 {
 
 /// Buffers that one kernel call has for the values of a tile. Values that the call holds at the
 /// same time go into different buffers.
-enum class tile_room : std::uint32_t {
+enum class tile_buffer : std::uint32_t {
   previous,  ///< message of the last exchange, or a mean
   latest,    ///< message received in this step
   work       ///< message being encoded, or being added to a mean
 };
-static_assert(static_cast<std::uint32_t>(tile_room::work) + 1 == tile_rooms);
+static_assert(static_cast<std::uint32_t>(tile_buffer::work) + 1 == tile_buffers);
 
 namespace detail {
 
@@ -51,7 +51,7 @@ concept SharingLanes = requires(std::uint32_t room) {
 template <class L>
 class tile_values {
  public:
-  ONEBIT_HD explicit tile_values(tile_room) {}
+  ONEBIT_HD explicit tile_values(tile_buffer) {}
   [[nodiscard]] ONEBIT_HD float* data() { return values_; }
   [[nodiscard]] ONEBIT_HD const float* data() const { return values_; }
 
@@ -62,7 +62,7 @@ template <class L>
   requires SharingLanes<one_word<L>>
 class tile_values<L> {
  public:
-  ONEBIT_HD explicit tile_values(tile_room room)
+  ONEBIT_HD explicit tile_values(tile_buffer room)
       : values_(one_word<L>::shared_tile(static_cast<std::uint32_t>(room))) {}
   [[nodiscard]] ONEBIT_HD float* data() const { return values_; }
 
@@ -332,7 +332,7 @@ struct tile_reader {
 
   tile_reader() = default;
   ONEBIT_HD tile_reader(const C& c, const slot_format& f, const std::byte* slot, const tile& t,
-                        std::size_t index, tile_room = {})
+                        std::size_t index, tile_buffer = {})
       : codec(c), words(slot + f.payload_at(t, index)), scale(0) {
     if (C::scaled) scale = load_scalar<float>(slot + f.scales_at + t.segment * sizeof(float));
   }
@@ -346,7 +346,7 @@ struct tile_reader<L, C, false> {
   tile_values<L> values;
 
   ONEBIT_HD tile_reader(const C& codec, const slot_format& f, const std::byte* slot, const tile& t,
-                        std::size_t index, tile_room room)
+                        std::size_t index, tile_buffer room)
       : values(room) {
     decode_tile<L>(codec, slot + f.payload_at(t, index), t.n, values);
   }
@@ -365,7 +365,7 @@ struct tile_sum {
   int n;
 
   ONEBIT_HD tile_sum(const C& c, const slot_format& f, const std::byte* slots, int n_slots,
-                     const tile& t, std::size_t index, tile_room = {})
+                     const tile& t, std::size_t index, tile_buffer = {})
       : codec(c),
         words(slots + f.payload_at(t, index)),
         scales(slots + f.scales_at + t.segment * sizeof(float)),
@@ -407,7 +407,7 @@ struct tile_sum<L, C, true> {
   typename one_word<L>::sum_of_four sum;
 
   ONEBIT_HD tile_sum(const C&, const slot_format& f, const std::byte* slots, int n_slots,
-                     const tile& t, std::size_t index, tile_room = {})
+                     const tile& t, std::size_t index, tile_buffer = {})
       : sum(slots + f.payload_at(t, index), slots + f.scales_at + t.segment * sizeof(float),
             f.slot_bytes, n_slots, t.n_words()) {}
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
@@ -422,13 +422,14 @@ struct tile_sum<L, C, false> {
   tile_values<L> values;
 
   ONEBIT_HD tile_sum(const C& codec, const slot_format& f, const std::byte* slots, int n_slots,
-                     const tile& t, std::size_t index, tile_room room)
+                     const tile& t, std::size_t index, tile_buffer room)
       : values(room) {
     float* const sum = values.data();
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) L::store(sum + 32 * k, L::set(0.0F));
     for (int r = 0; r < n_slots; ++r) {
-      const tile_reader<L, C> word_lanes(
-          codec, f, slots + static_cast<std::size_t>(r) * f.slot_bytes, t, index, tile_room::work);
+      const tile_reader<L, C> word_lanes(codec, f,
+                                         slots + static_cast<std::size_t>(r) * f.slot_bytes, t,
+                                         index, tile_buffer::work);
       for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
         L::store(sum + 32 * k, L::add(L::load(sum + 32 * k), word_lanes(k)));
       }
@@ -448,7 +449,7 @@ struct gathered_view {
   detail::slot_format format;
   const std::byte* slots = nullptr;
   active_mask active;
-  tile_room room = tile_room::previous;
+  tile_buffer room = tile_buffer::previous;
 
   template <class L>
   struct reader {
@@ -478,7 +479,7 @@ struct mean_view {
   int n_slots = 1;
   float inverse = 1;  ///< 1 / W
   active_mask active;
-  tile_room room = tile_room::previous;
+  tile_buffer room = tile_buffer::previous;
 
   template <class L>
   struct reader {

@@ -22,9 +22,8 @@ namespace onebit { inline namespace v0_3 { namespace detail {
 ///
 ///     encode    gradient, residual -> message -> signs and scales       stores signs alone
 ///       ... collectives; from here on the step is kept or called off ...
-///     update    gradient, residual -> the same message, as compensated value, in the old one's
-///     place
-///               mean message -> parameters                              same tile, same pass
+///     update    gradient, residual -> the same message, over the old compensated value
+///               mean message -> parameters                         same tile, same pass
 ///     finish    new scales become current: compensated value - its decoding is the residual now
 ///
 /// Else encode overwrites the compensated value, and saves the old one: 4 bytes per element. The

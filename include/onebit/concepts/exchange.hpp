@@ -22,13 +22,17 @@ namespace detail {
 struct exchange_memory {
   bool previous = false;     ///< the mean message of the last exchange, which messages read
   bool accumulates = false;  ///< sums of the messages of local steps
-  bool compensated = true;   ///< zeroed compensated values; false: a momentum becomes them
+  bool compensated =
+      true;  ///< false: the residual starts from the momentum that the rule hands over
 };
 
 }  // namespace detail
 
-/// An exchange, by which the ranks agree on a mean message. The agreed message plus the new
-/// residuals (mean of the workers', and the server's) is the mean of the ranks' messages. Only
+/// An exchange, by which the ranks agree on a mean message. Its law, with W ranks:
+///
+///     latest + mean over ranks(worker's residual) + server's residual == mean over ranks(message)
+///
+/// Only
 /// `allocate` allocates. `finish` ends a step: keeps the new state or, if now->verdict.skip, the
 /// old one.
 template <class X>

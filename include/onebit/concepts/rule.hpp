@@ -94,7 +94,7 @@ concept ExchangeRule = Rule<R> &&
 
 }  // namespace detail
 
-/// A rule that freezes part of its state when the warm-up ends, after at least one dense step. A
+/// A rule that hands its momentum over, and may freeze v, when the dense steps end. A
 /// rule without v need not freeze.
 template <class R>
 concept FreezingRule = detail::ExchangeRule<R> &&

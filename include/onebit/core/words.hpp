@@ -37,13 +37,15 @@
 /// previous     mean message of the last exchange that was kept
 /// latest       mean message of the exchange in this step
 ///
-/// Worker, server, residual, scale, momentum, variance and freeze: as in the papers.
+/// freeze       the end of the dense steps; v itself freezes only in the papers' forms
+///
+/// Worker, server, residual, scale, momentum and variance: as in the papers.
 namespace onebit { inline namespace v0_3 {
 
 inline constexpr std::size_t word_elements = 32;    ///< elements in a word
 inline constexpr std::size_t tile_elements = 4096;  ///< largest number of elements in a tile
 /// Number of tiles that a kernel call may hold as floats in memory shared by its lanes (48 KiB).
-inline constexpr std::uint32_t tile_rooms = 3;
+inline constexpr std::uint32_t tile_buffers = 3;
 inline constexpr std::size_t tile_words = tile_elements / word_elements;  ///< in words
 
 }}  // namespace onebit

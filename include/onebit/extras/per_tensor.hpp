@@ -22,6 +22,8 @@
 #include <type_traits>
 #include <vector>
 
+/// For trainers that update one tensor at a time: collects their tensors, and steps when all are
+/// seen.
 namespace onebit { inline namespace v0_3 {
 
 /// Properties of the trainer's tensors, for per_tensor.
@@ -89,7 +91,7 @@ class per_tensor {
       all_.push_back({nullptr, n, false, o, std::vector<float>(is_double ? n : 0), {}});
       groups_.push_back({{{}}, o.lr_factor, o.weight_decay, o.own, o.rests, o.stochastic_rounding});
     }
-    one& seen = all_[t];
+    seen_tensor& seen = all_[t];
     if (n != seen.n || is_double == seen.rounded.empty()) {
       refuse("tensor ", t, " has ", n, is_double ? " doubles" : " floats", ", but had ", seen.n,
              seen.rounded.empty() ? " floats" : " doubles", " in the first step");
@@ -118,7 +120,7 @@ class per_tensor {
   /// after the first finish() stay. Not collective.
   void discard() {
     next_ = 0;
-    for (one& x : all_) x.is_seen = false;
+    for (seen_tensor& x : all_) x.is_seen = false;
     if (optimizer_.has_value()) return;
     all_.clear();
     groups_.clear();
@@ -132,7 +134,7 @@ class per_tensor {
       ~forgets() { all.discard(); }
     } at_the_end{*this};
     if (next_ == 0) refuse("finish() without see()");
-    if (!rebind_if_asked().has_value()) {
+    if (!current_optimizer().has_value()) {
       // construction needs equal parameters; saved ones may differ (0/1 Adam between exchanges)
       groups start = groups_;
       std::vector<std::vector<float>> zeros;
@@ -159,7 +161,7 @@ class per_tensor {
     }
     if (options_.unseen_rest) optimizer_.rebind(groups_);
     const report done = optimizer_.step(lr, inverse_loss_scale);
-    for (const one& x : all_) {  // unchanged doubles keep their bits
+    for (const seen_tensor& x : all_) {  // unchanged doubles keep their bits
       double* const to = static_cast<double*>(x.place);
       for (std::size_t i = 0; i < x.rounded.size(); ++i) {
         const float before = static_cast<float>(to[i]), after = x.rounded[i];
@@ -175,19 +177,19 @@ class per_tensor {
   [[nodiscard]] any_optimizer& optimizer() { return optimizer_; }
   /// Calls optimizer::save, with parameters read where see() last found them: with memory_moves
   /// call it right after finish(), before they move. Invalid before the first finish().
-  void save(std::ostream& out) { rebind_if_asked().save(out); }
+  void save(std::ostream& out) { current_optimizer().save(out); }
   /// Calls optimizer::load; restore this rank's parameters first. Before the first finish(), and
   /// with memory_moves, reads the rest of the stream; the next finish() loads it, or throws.
   void load(std::istream& in, resume_with with = resume_with::same_options) {
     saved_.reset();
-    if (!options_.memory_moves && rebind_if_asked().has_value()) return optimizer_.load(in, with);
+    if (!options_.memory_moves && current_optimizer().has_value()) return optimizer_.load(in, with);
     saved_.emplace(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
     with_ = with;
   }
 
  private:
   using groups = std::vector<param_group<>>;
-  struct one {
+  struct seen_tensor {
     void* place;  ///< address of the trainer's parameters
     std::size_t n;
     bool is_seen;
@@ -221,9 +223,9 @@ class per_tensor {
         "; call finish(lr) after all tensors, of which ", next_, " of ", size, " are seen");
   }
   /// Rounds doubles anew, and rebinds the optimizer to the trainer's current memory.
-  any_optimizer& rebind_if_asked() {
+  any_optimizer& current_optimizer() {
     const detail::standard_arithmetic arithmetic;
-    for (one& x : all_) {
+    for (seen_tensor& x : all_) {
       const double* const from = static_cast<const double*>(x.place);
       for (std::size_t i = 0; i < x.rounded.size(); ++i) x.rounded[i] = static_cast<float>(from[i]);
     }
@@ -233,7 +235,7 @@ class per_tensor {
   per_tensor_options options_;
   std::string where_;  ///< suffix of error messages: this rank
   std::function<any_optimizer(const groups&)> make_;
-  std::vector<one> all_;
+  std::vector<seen_tensor> all_;
   groups groups_;         ///< one tensor each, where see() found it
   std::size_t next_ = 0;  ///< index of the next tensor to see
   any_optimizer optimizer_;

@@ -221,7 +221,7 @@ struct sharded_half {
       comm.all_gather(to_send.data(), received.data(), slot_bytes());
       worker.run_check(check);
       const gathered_view<codec> came{
-          worker.codec(), worker.format(), received.data(), {}, tile_room::latest};
+          worker.codec(), worker.format(), received.data(), {}, tile_buffer::latest};
       if (owes) {
         const auto lost = server.residual_pass(worker, own_message, comm.rank(), came, args);
         worker.backend().launch(lost.n, lost.kernel);

@@ -61,7 +61,7 @@ ONEBIT_HD float clip_factor(float norm, float largest) {
   return factor < 1 ? factor : 1.0F;
 }
 
-/// Computes mean_norm and own_norm from sums of squares, and the factor that clips the mean.
+/// Computes norms.mean and norms.own from sums of squares, and the factor that clips the mean.
 struct mean_norm_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
@@ -96,7 +96,7 @@ struct squares_kernel {
   }
 };
 
-/// Computes own_norm from the sums of squares by tile.
+/// Computes norms.own from the sums of squares by tile.
 struct own_norm_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
@@ -112,7 +112,7 @@ struct own_norm_kernel {
   }
 };
 
-/// Clips this rank's gradient, given own_norm: multiplies inverse_loss_scale by the clip factor.
+/// Clips this rank's gradient, given norms.own: multiplies inverse_loss_scale by the clip factor.
 struct clip_own_kernel {
   static constexpr bool serial = true;
   step_scalars* now;

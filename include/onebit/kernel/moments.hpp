@@ -112,7 +112,7 @@ struct set_options_kernel {
   }
 };
 
-/// Resets `since` of all tensors, after a freeze or a refresh.
+/// Resets `decay_since` of all tensors, after a freeze or a refresh.
 struct begin_since_kernel {
   static constexpr bool serial = true;
   tensor_scalars* scalars;
@@ -216,8 +216,8 @@ struct end_step_kernel {
   }
 
  private:
-  /// Returns the new own_over_mean, an exponential average over about ten values of own_norm /
-  /// mean_norm, each between 1 (equal gradients on all ranks) and the root of W (independent
+  /// Returns the new own_over_mean, an exponential average over about ten values of norms.own /
+  /// norms.mean, each between 1 (equal gradients on all ranks) and the root of W (independent
   /// noise).
   [[nodiscard]] ONEBIT_HD float next_own_over_mean() const {
     float ratio = now->norms.own / now->norms.mean;

@@ -76,7 +76,7 @@ struct swap_rho_kernel {
 struct own_squares_field {
   const float *own, *variance;
   const tensor_scalars* scalars;
-  const float *taken, *due;  ///< see growth_state; or null
+  const float *weighted, *unweighted;  ///< see growth_state; or null
 
   template <class L>
   struct reader {
@@ -93,8 +93,8 @@ struct own_squares_field {
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
     // sums that overflow say nothing
-    const float all = taken == nullptr ? 0.0F : taken[t.tensor];
-    const float part = all > 0 ? due[t.tensor] / all : 1.0F;
+    const float all = weighted == nullptr ? 0.0F : weighted[t.tensor];
+    const float part = all > 0 ? unweighted[t.tensor] / all : 1.0F;
     return {own + t.word * 32, variance + t.word * 32,
             static_cast<float>(scalars[t.tensor].decay_since), part < 1 ? part : 1.0F};
   }
@@ -187,20 +187,20 @@ inline constexpr std::size_t growth_arrays = 3;  ///< of growth_state
 /// other. All null if the rule does not note it.
 template <class T>
 struct growth_state {
-  T* growth = nullptr;  ///< squared norm over what v expected, in the last step that noted it
-  T* taken = nullptr;   ///< squares noted since the last refresh, weighted
-  T* due = nullptr;     ///< the same squares, all with the weight rho^2
-  std::size_t n = 0;    ///< number of tensors
+  T* growth = nullptr;      ///< squared norm over what v expected, in the last step that noted it
+  T* weighted = nullptr;    ///< squares noted since the last refresh, weighted
+  T* unweighted = nullptr;  ///< the same squares, all with the weight rho^2
+  std::size_t n = 0;        ///< number of tensors
 
   growth_state(T* memory, std::size_t n_floats) {
     if (n_floats == 0) return;
     n = n_floats / growth_arrays;
     growth = memory;
-    taken = growth + n;
-    due = taken + n;
+    weighted = growth + n;
+    unweighted = weighted + n;
   }
   /// Restarts what is summed up between refreshes.
-  [[nodiscard]] copy_kernel restart() const { return {nullptr, taken, 2 * n}; }
+  [[nodiscard]] copy_kernel restart() const { return {nullptr, weighted, 2 * n}; }
 };
 
 /// Brings growth_state up to date after a step. v expects v / rho of a rank's squares.
@@ -223,8 +223,8 @@ struct growth_kernel {
     const auto by = [&](float sum, float weight) {
       return fmaf(weight, static_cast<float>(squares), product_of(beta2, sum));
     };
-    L::store_scalar(state.taken + i, by(state.taken[i], units.weight_of(i)));
-    L::store_scalar(state.due + i, by(state.due[i], rho * rho));
+    L::store_scalar(state.weighted + i, by(state.weighted[i], units.weight_of(i)));
+    L::store_scalar(state.unweighted + i, by(state.unweighted[i], rho * rho));
     const double found = squares > 0 && v > 0 ? product(squares, static_cast<double>(rho)) / v : 0;
     L::store_scalar(state.growth + i, static_cast<float>(found));
   }
@@ -303,7 +303,7 @@ class refreshing_rule : public moments_rule<B, Options> {
   /// Returns the field that a refresh averages.
   [[nodiscard]] detail::own_squares_field own_squares(const detail::tensor_scalars* scalars) const {
     const detail::growth_state<const float> g = growth();
-    return {own_.data(), v_.data(), scalars, g.taken, g.due};
+    return {own_.data(), v_.data(), scalars, g.weighted, g.unweighted};
   }
   /// Takes the layout of messages and the number of ranks. rho starts anew.
   void prepare_refreshes(const layout&, int n_ranks) {
@@ -313,7 +313,7 @@ class refreshing_rule : public moments_rule<B, Options> {
   /// Returns zeroed memory for v.
   [[nodiscard]] float_buffer make_variance() { return make_floats(); }
   /// Refreshes v, if it follows, by the mean over the ranks of an older job of `own_squares`. Only
-  /// launches. `since` of all tensors starts anew.
+  /// launches.
   template <class P, class G>
   void take_squares(const float_buffer& mean, const step_context<B, P, G>& at) {
     if (!follows()) return;
@@ -370,10 +370,10 @@ class refreshing_rule : public moments_rule<B, Options> {
     const detail::refresh_floats f(work, at.axis, n_more);
     at_mean.launch(detail::take_beside_kernel<View>{mean, at_mean.tiles, work, now});
     at.launch(detail::mean_sketch_kernel{at.tiles, f.sketch, at.sums});
-    at.launch(1, detail::mean_ratio_kernel{f.own, at.sums, f.total, n_tensors_, at.n_tiles(), f.all,
-                                           now});
-    at.launch(n_tensors_, detail::next_rho_kernel{at.tiles, at.tensor_tiles, f.own, at.sums, f.all,
-                                                  rho_.data(), f.rho});
+    at.launch(1, detail::mean_ratio_kernel{f.own, at.sums, f.total, n_tensors_, at.n_tiles(),
+                                           f.model_rho, now});
+    at.launch(n_tensors_, detail::next_rho_kernel{at.tiles, at.tensor_tiles, f.own, at.sums,
+                                                  f.model_rho, rho_.data(), f.rho});
   }
   /// Updates v from `mean`, the mean of `own_squares` before this step, and this rank's own v from
   /// it and this step's gradient. Writes to `active` which elements are active from now on.

@@ -33,14 +33,14 @@ ONEBIT_HD std::uint32_t sketch_signs(std::size_t word, std::uint32_t step = 0) {
 
 /// Words of a tile that one sum of the sketch of gradients covers. The last sum of a tile also
 /// covers the words that are left over.
-inline constexpr std::uint32_t words_of_sums = 4;
+inline constexpr std::uint32_t words_per_sum = 4;
 ONEBIT_HD std::uint32_t n_sketch_sums(const tile& t) {
-  const std::uint32_t n = t.n_words() / words_of_sums;
+  const std::uint32_t n = t.n_words() / words_per_sum;
   return n > 0 ? n : 1;
 }
 /// Index of the first sum of tile i: sums of different tiles do not overlap.
 ONEBIT_HD std::size_t first_sketch_sum(const tile& t, std::size_t i) {
-  return t.word / words_of_sums + i;
+  return t.word / words_per_sum + i;
 }
 
 /// Sketches this rank's gradient: one sum of 128 elements each, with random signs that are equal on
@@ -64,7 +64,7 @@ struct gradient_sketch_kernel {
     auto of_gradient = L::set(0.0F);
     float of_sketch = 0;
     for (std::uint32_t r = 0, k = 0; r < n; ++r) {
-      const std::uint32_t end = r + 1 < n ? k + words_of_sums : t.n_words();
+      const std::uint32_t end = r + 1 < n ? k + words_per_sum : t.n_words();
       auto sum = L::set(0.0F);
       for (; k < end; ++k) {
         const auto g = gradient.load(k);
@@ -146,14 +146,14 @@ struct take_beside_kernel {
 /// gradient.
 struct mean_ratio_kernel {
   static constexpr bool serial = true;
-  const float *own, *left, *total;  ///< by tensor, by tile, of all
+  const float *own, *mean_squares, *total;  ///< by tensor, by tile, of all
   std::size_t n_tensors, n_tiles;
   float* rho;
   step_scalars* now;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    const double all = L::sum(own, n_tensors), mean = L::sum(left, n_tiles);
+    const double all = L::sum(own, n_tensors), mean = L::sum(mean_squares, n_tiles);
     double found = all > 0 ? mean / all : 1;
     found = found < 1 ? found : 1;
     L::store_scalar(rho, static_cast<float>(found));
@@ -174,8 +174,8 @@ struct next_rho_kernel {
   static constexpr float least = 1e-4F;  ///< where gradients of the ranks cancel
   const tile* tiles;
   const tile_range* tensor_tiles;
-  const float *own, *left;  ///< by tensor, by tile
-  const float *all, *rho;   ///< of the whole model; before this step
+  const float *own, *mean_squares;  ///< by tensor, by tile
+  const float *model_rho, *rho;     ///< of the whole model; before this step
   float* next;
 
   template <class L>
@@ -185,10 +185,10 @@ struct next_rho_kernel {
     if (own[i] > 0) {
       const tile &first = tiles[r.begin], &last = tiles[r.end - 1];
       const auto words = static_cast<float>(last.word + last.n_words() - first.word);
-      const float n = words / static_cast<float>(words_of_sums);
-      const double mean = L::sum(left + r.begin, r.end - r.begin);
+      const float n = words / static_cast<float>(words_per_sum);
+      const double mean = L::sum(mean_squares + r.begin, r.end - r.begin);
       const auto part = static_cast<float>(mean / static_cast<double>(own[i]));
-      const float mixed_in = fmaf(part < 1 ? part : 1.0F, n, *all * prior) / (n + prior);
+      const float mixed_in = fmaf(part < 1 ? part : 1.0F, n, *model_rho * prior) / (n + prior);
       const float found = mixed_in > least ? mixed_in : least;
       result = result < 0 ? found : 0.5F * (result + found);
     }
@@ -199,12 +199,12 @@ struct next_rho_kernel {
 /// Floats of a refresh, in the work space that squares_average lends: those that travel beside v,
 /// then those that do not.
 struct refresh_floats {
-  float* sketch;  ///< sums of the gradient, this rank's, then the mean of all ranks'
-  float* own;     ///< by tensor: squares of a rank's own sketch, likewise
-  float* total;   ///< squares of a rank's own gradient, likewise
-  float* more;    ///< what a rule adds, from a multiple of 32 floats on
-  float* all;     ///< rho of the whole model
-  float* rho;     ///< by tensor: the next rho; after the step's end: the old one
+  float* sketch;     ///< sums of the gradient, this rank's, then the mean of all ranks'
+  float* own;        ///< by tensor: squares of a rank's own sketch, likewise
+  float* total;      ///< squares of a rank's own gradient, likewise
+  float* more;       ///< what a rule adds, from a multiple of 32 floats on
+  float* model_rho;  ///< rho of the whole model
+  float* rho;        ///< by tensor: the next rho; after the step's end: the old one
 
   /// `n_more`: number of floats that a rule adds.
   refresh_floats(float* work, const layout& axis, std::size_t n_more) {
@@ -213,8 +213,8 @@ struct refresh_floats {
     own = sketch + n_sums(axis);
     total = own + n_tensors;
     more = work + n_beside(axis);
-    all = more + n_more;
-    rho = all + 1;
+    model_rho = more + n_more;
+    rho = model_rho + 1;
   }
   /// Number of floats that travel for every rule.
   [[nodiscard]] static std::size_t n_beside(const layout& axis) {
@@ -228,7 +228,7 @@ struct refresh_floats {
 
  private:
   [[nodiscard]] static std::size_t n_sums(const layout& axis) {
-    return axis.n_words() / words_of_sums + axis.tiles().size() + 1;
+    return axis.n_words() / words_per_sum + axis.tiles().size() + 1;
   }
 };
 

@@ -167,7 +167,7 @@ struct engine {
   }
   [[nodiscard, gnu::cold]] std::string agreed_number_name(std::size_t i) const {
     constexpr const char* names[] = {"lr", "the inverse loss scale", detail::update_of_plan,
-                                     detail::average_of_plan, "whether v is frozen"};
+                                     detail::average_of_plan, "whether the dense steps have ended"};
     constexpr std::size_t n = std::size(names);
     return i < n ? names[i] : tensors.agreed_number_name(i - n);
   }

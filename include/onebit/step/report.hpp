@@ -29,10 +29,8 @@ enum class phase : std::uint8_t {
   return p == phase::dense ? "dense" : p == phase::local ? "local" : "compressed";
 }
 
-/// Report of one step on this rank. (A new member also goes into to_json below; at the end of
-/// onebit_report in c/onebit.h, and by position into c/onebit_c.hpp; into tests/faces/report.cpp
-/// and c_interface.cpp. If it counts over steps: into engine::archive, old_job::adopt and
-/// checkpoint_version.)
+/// Report of one step on this rank.
+// (What a new member must reach: CONTRIBUTING.md.)
 struct report {
   std::uint64_t step = 0;              ///< from 0; used again after a step that all ranks skipped
   onebit::phase phase = phase::dense;  ///< what the step made of the ranks' gradients

@@ -156,7 +156,7 @@ template <detail::Archived E>
     e.archive(a);
   });
 }
-/// Loads into e what this rank saved. `card()` returns the header to match; `refusal`: why
+/// Loads into e what this rank saved. `header()` returns the header to match; `refusal`: why
 /// this rank must not load now, or empty. Collective: throws checkpoint_error on all ranks if one
 /// fails; then nothing has changed.
 template <detail::Archived E, class Header>

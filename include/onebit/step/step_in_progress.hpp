@@ -180,7 +180,7 @@ class step_in_progress {
     if (!has_norms) average_squares();
     meter_.communicated();
 
-    update_shared_variance();  // likewise
+    update_shared_variance();  // only in the paper's 0/1 Adam
 
     // Parameters change here. Tile by tile, the update first stores what the encode pass did not:
     // it makes the message again, for the next residual.
@@ -199,7 +199,7 @@ class step_in_progress {
     if (plan_.sends_nothing() && !has_norms) require_finite();
     meter_.communicated();
 
-    update_shared_variance();  // likewise
+    update_shared_variance();  // only in the paper's 0/1 Adam
     if constexpr (R::accumulates) e.exchange.accumulate(message(), args_);
     e.rule.local_step(plan_, at_);
   }
