@@ -83,22 +83,23 @@ class optimizer {
   optimizer& operator=(optimizer&&) noexcept;  ///< takes back a step in progress
   [[gnu::cold]] ~optimizer();
 
+  // -- a step ------------------------------------------------------------------------------------
+
   /// Does one step with the gradients that are in the tensors now. Each group multiplies lr by its
-  /// factor.
+  /// factor; `inverse_loss_scale` multiplies every gradient as it is read. Consumes the gradients
+  /// (see onebit::tensor). Collective; blocks unless the backend is deferred.
   ///
-  /// Collective; blocks unless the backend is deferred. Cost of a step compressed by
-  /// gather_scatter: 2 collectives (per bucket) and 2 (W-1)/W n/8 bytes sent, plus scales and
-  /// status words; about 43 bytes of memory traffic per parameter. No allocation after the second
-  /// step of a phase. Consumes the gradients (see onebit::tensor). If a gradient on any rank is not
-  /// finite, or reaches gradient_limit, no rank changes anything and all report the step as
-  /// skipped. Throws invalid_input on a rank whose lr is negative or not finite; unless the step is
-  /// local, ranks with other numbers then throw rank_mismatch instead of waiting. Throws
-  /// rank_mismatch if ranks are out of step, and errors of the transport, an allocation or a codec.
-  /// Then nothing has changed on this rank, except that the warm-up may have ended before the step.
-  ///
-  /// `inverse_loss_scale` multiplies every gradient as it is read. On a deferred backend (CUDA) the
-  /// report is `pending`: `settle` returns the outcome. A skipped step then counts for the
-  /// schedule. The host waits only in steps whose outcome the next step depends on.
+  /// Cost of a step compressed by gather_scatter: 2 collectives (per bucket) and 2 (W-1)/W n/8
+  /// bytes sent, plus scales and status words; about 43 bytes of memory traffic per parameter. No
+  /// allocation after the second step of a phase.
+  /// Skips: if a gradient on any rank is not finite, or reaches gradient_limit, no rank changes
+  /// anything and all report the step as skipped.
+  /// Throws: invalid_input on a rank whose lr is negative or not finite; unless the step is local,
+  /// ranks with other numbers then throw rank_mismatch instead of waiting. rank_mismatch if ranks
+  /// are out of step. Errors of the transport, an allocation or a codec. Then nothing has changed
+  /// on this rank, except that the warm-up may have ended before the step. On a deferred backend
+  /// (CUDA) the report is `pending`: `settle` returns the outcome. A skipped step then counts for
+  /// the schedule. The host waits only in steps whose outcome the next step depends on.
   report step(float lr, float inverse_loss_scale = 1.0F) {
     const auto at_once = [](std::uint64_t, function_ref<void()> enqueue) { enqueue(); };
     return step_with(at_once, lr, inverse_loss_scale);
@@ -128,6 +129,8 @@ class optimizer {
   }
   /// Number of steps skipped since the optimizer was built. Waits.
   [[nodiscard]] std::uint64_t n_skipped() { return now().counts.n_skipped; }
+
+  // -- between steps -----------------------------------------------------------------------------
 
   // The calls below that change or compare state throw invalid_input between begin() and step();
   // load and load_old_job throw checkpoint_error there.
@@ -189,6 +192,8 @@ class optimizer {
     join_model(detail::communicator_of<C>(std::move(transport)));
   }
 
+  // -- functions of the trainer ------------------------------------------------------------------
+
   /// Sets a veto: a threshold or a z-score, as in llm.c. From the next step on each rank calls
   /// `f(norm)` before anything has changed. If f returns true on one rank, all ranks skip the step;
   /// in a local step this rank leaves its gradient out. If f throws, all ranks skip, and this rank
@@ -226,6 +231,8 @@ class optimizer {
     parts_->engine.hooks.warn = std::move(f);
   }
 
+  // -- checkpoints -------------------------------------------------------------------------------
+
   /// Writes all state that this rank needs to go on, residuals included; not the parameters. Not
   /// collective. Throws checkpoint_error, and invalid_input if the trainer has written to
   /// parameters after a local step of 0/1 Adam.
@@ -253,6 +260,8 @@ class optimizer {
 
   /// Checkpoints that this object has loaded from directories, or saved to them.
   [[nodiscard]] detail::known_checkpoints& checkpoints() { return checkpoints_; }
+  // -- what it is --------------------------------------------------------------------------------
+
   /// The transport, for collectives of the trainer between steps. They count as the optimizer's.
   [[nodiscard]] communicator transport() const { return parts_->engine.comm; }
   [[nodiscard]] int rank() const { return parts_->engine.comm.rank(); }  ///< number of this rank
