@@ -199,10 +199,10 @@ struct one_bit_adam_options {
 
 /// Adam with exact averages: the uncompressed baseline. Collective over the transport.
 ///
-/// Sends: 2 (W-1)/W 4n bytes a step.
-/// State: 8 bytes per parameter. Work space: messages of 8 buckets of 2^22 elements; 4 bytes per
+/// - Sends: 2 (W-1)/W 4n bytes a step.
+/// - State: 8 bytes per parameter. Work space: messages of 8 buckets of 2^22 elements; 4 bytes per
 /// parameter (2 if averages are in bf16) if gradients are not floats, or are only read.
-/// `policies`, in any order: a backend, by default host; a dense_sum.
+/// - `policies`, in any order: a backend, by default host; a dense_sum.
 template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto adam(const std::vector<param_group<P, G>>& groups, T transport,
                                    adam_options options = {}, Policies... policies) {
@@ -223,16 +223,16 @@ template <class P, class G, class T, class... Policies>
 /// `refreshes` is 0, v is constant; if max_step is 0, too, momenta are sent, as in the paper).
 /// Collective over the transport.
 ///
-/// Sends: 2 (W-1)/W n/8 bytes a compressed step, plus scales, in 2 collectives; a refresh 2 (W-1)/W
-/// 0.77 n more, in 4 more.
-/// State: 12.25 + 4/W bytes per parameter (8.25 + 4/W without refreshes). Work space of a refresh:
-/// 1.6 + 1.5/W bytes per parameter, freed if the gap is at least 16 steps.
-/// Gradients are not written in compressed steps. An element without a gradient up to the freeze or
-/// a refresh does not move until then; its directions are carried. Weight decay acts on it.
-/// `policies`, in any order: a collective, which is gather_scatter or all_gather with any
+/// - Sends: 2 (W-1)/W n/8 bytes a compressed step, plus scales, in 2 collectives; a refresh 2
+/// (W-1)/W 0.77 n more, in 4 more.
+/// - State: 12.25 + 4/W bytes per parameter (8.25 + 4/W without refreshes). Work space of a
+/// refresh: 1.6 + 1.5/W bytes per parameter, freed if the gap is at least 16 steps.
+/// - Gradients are not written in compressed steps. An element without a gradient up to the freeze
+/// or a refresh does not move until then; its directions are carried. Weight decay acts on it.
+/// - `policies`, in any order: a collective, which is gather_scatter or all_gather with any
 /// compressor, or hierarchical with a compressor by word, by default gather_scatter with
 /// sign<l2_scale>; a backend, by default host.
-/// Source: 1-bit Adam (arXiv 2102.02888), algorithm 1. Refreshes are this library's
+/// - Source: 1-bit Adam (arXiv 2102.02888), algorithm 1. Refreshes are this library's
 /// (docs/variance.md), at growing gaps like T_v of 0/1 Adam.
 template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto one_bit_adam(const std::vector<param_group<P, G>>& groups,
@@ -287,9 +287,9 @@ struct one_bit_lamb_options {
 /// sketches of the direction, which ranks average in a refresh of v. Collective over the
 /// transport.
 ///
-/// Sends, state: as one_bit_adam; in a refresh 64 numbers per tile more.
-/// Throws: invalid_input if refreshes is 0.
-/// Source: 1-bit LAMB (arXiv 2104.06069). Its own form (coefficients of the warm-up, times the
+/// - Sends, state: as one_bit_adam; in a refresh 64 numbers per tile more.
+/// - Throws: invalid_input if refreshes is 0.
+/// - Source: 1-bit LAMB (arXiv 2104.06069). Its own form (coefficients of the warm-up, times the
 /// drift of a second variance) is papers::one_bit_lamb; refreshes and sketches are this library's
 /// (docs/variance.md).
 template <class P, class G, class T, class... Policies>
@@ -333,15 +333,15 @@ struct zero_one_adam_options {
 /// exchange all ranks hold the same parameters, bit for bit; between two exchanges parameters
 /// differ.
 ///
-/// Sends: in an exchange as one_bit_adam, 3 bits for its one; in a refresh, in local steps too, as
-/// one_bit_adam; in other local steps nothing.
-/// State: 20.13 + 4/W bytes per parameter, 16.13 + 4/W without keeps_squares.
-/// Skips: all ranks, if a gradient is not finite in a step that communicates; in a local step
+/// - Sends: in an exchange as one_bit_adam, 3 bits for its one; in a refresh, in local steps too,
+/// as one_bit_adam; in other local steps nothing.
+/// - State: 20.13 + 4/W bytes per parameter, 16.13 + 4/W without keeps_squares.
+/// - Skips: all ranks, if a gradient is not finite in a step that communicates; in a local step
 /// without a refresh only its rank leaves the gradient out, unknown to the others.
-/// Limit: messages are sums of learning rates times directions. Rates that change up and down by
+/// - Limit: messages are sums of learning rates times directions. Rates that change up and down by
 /// factors between exchanges feed the residuals until they overflow; slowly changing schedules do
 /// not.
-/// Source: 0/1 Adam (arXiv 2202.06009), algorithm 1.
+/// - Source: 0/1 Adam (arXiv 2202.06009), algorithm 1.
 template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto zero_one_adam(const std::vector<param_group<P, G>>& groups,
                                             T transport, zero_one_adam_options options = {},

@@ -89,17 +89,18 @@ class optimizer {
   /// factor; `inverse_loss_scale` multiplies every gradient as it is read. Consumes the gradients
   /// (see onebit::tensor). Collective; blocks unless the backend is deferred.
   ///
-  /// Cost of a step compressed by gather_scatter: 2 collectives (per bucket) and 2 (W-1)/W n/8
+  /// - Cost of a step compressed by gather_scatter: 2 collectives (per bucket) and 2 (W-1)/W n/8
   /// bytes sent, plus scales and status words; about 43 bytes of memory traffic per parameter. No
   /// allocation after the second step of a phase.
-  /// Skips: if a gradient on any rank is not finite, or reaches gradient_limit, no rank changes
+  /// - Skips: if a gradient on any rank is not finite, or reaches gradient_limit, no rank changes
   /// anything and all report the step as skipped.
-  /// Throws: invalid_input on a rank whose lr is negative or not finite; unless the step is local,
-  /// ranks with other numbers then throw rank_mismatch instead of waiting. rank_mismatch if ranks
-  /// are out of step. Errors of the transport, an allocation or a codec. Then nothing has changed
-  /// on this rank, except that the warm-up may have ended before the step. On a deferred backend
-  /// (CUDA) the report is `pending`: `settle` returns the outcome. A skipped step then counts for
-  /// the schedule. The host waits only in steps whose outcome the next step depends on.
+  /// - Throws: invalid_input on a rank whose lr is negative or not finite; unless the step is
+  /// local, ranks with other numbers then throw rank_mismatch instead of waiting. rank_mismatch if
+  /// ranks are out of step. Errors of the transport, an allocation or a codec. Then nothing has
+  /// changed on this rank, except that the warm-up may have ended before the step.
+  /// - On a deferred backend (CUDA) the report is `pending`: `settle` returns the outcome. A
+  /// skipped step then counts for the schedule. The host waits only in steps whose outcome the next
+  /// step depends on.
   report step(float lr, float inverse_loss_scale = 1.0F) {
     const auto at_once = [](std::uint64_t, function_ref<void()> enqueue) { enqueue(); };
     return step_with(at_once, lr, inverse_loss_scale);
