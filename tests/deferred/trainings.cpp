@@ -710,3 +710,39 @@ TEST_CASE("deferred: after a skipped exchange 0/1 Adam refuses what it refuses o
   // a skipped step counts for the schedule of a device alone
   for (const auto& ranks : {on_device(2, train), on_host(2, train)}) CHECK(ranks[0] == ranks[1]);
 }
+
+TEST_CASE("deferred: moments after a skipped refresh are those before it [moments]") {
+  const auto check = [](auto t, auto b) {
+    tensors<> data;
+    auto o = onebit::one_bit_adam(data.groups(), t, {}, b);
+    std::uint64_t call = 0;
+    for (; call < 6; ++call) {  // five dense steps and a compressed one
+      data.fill(t.rank(), call);
+      (void)o.step(0.01F);
+    }
+    const auto before = o.moments();
+    data.fill(t.rank(), call);
+    if (t.rank() == 1) data.grads[2][7] = std::numeric_limits<float>::infinity();
+    CHECK(o.step(0.01F).refreshed);  // the first refresh, for all that the host knows
+    CHECK(o.settle() == onebit::outcome::skipped);
+    const auto after = o.moments();
+    // they count as after one step more, since a skipped step counts here
+    const double of_m = (1 - std::pow(0.9, 7)) / (1 - std::pow(0.9, 6));
+    const double of_v = (1 - std::pow(0.999, 7)) / (1 - std::pow(0.999, 6));
+    std::size_t n_off = 0, n = 0;
+    const auto compare = [&](const auto& was, const auto& is, double factor) {
+      for (std::size_t i = 0; i < was.size(); ++i, ++n) {
+        const double wanted = factor * static_cast<double>(was[i]);
+        n_off += std::abs(static_cast<double>(is[i]) - wanted) > 1e-5 * std::abs(wanted) ? 1 : 0;
+      }
+    };
+    for (std::size_t k = 0; k < before.size(); ++k) {
+      compare(before[k].m, after[k].m, of_m);
+      compare(before[k].v, after[k].v, of_v);
+    }
+    CHECK(n > 8000);
+    CHECK(n_off == 0);
+    return data.digest();
+  };
+  (void)on_device(2, check);
+}
