@@ -58,7 +58,7 @@ check_breach("an option" ${a} "\n```sh\ncmake -D ONEBIT_GPU=1\n```\n" "there is 
 check_breach("a script" ${a} "\n```sh\nexamples/b.sh\n```\n" "there is no examples/b.sh")
 check_breach("a path in the text" ${a} "\n`tests/b.cpp`\n" "there is no tests/b.cpp")
 check_breach("a header that was moved" ${a} "\n`papers/papers.hpp`\n" "there is no papers/papers.hpp")
-check_breach("a block of no language" ${a} "\n```\nx\n```\n" "wanted cpp, c, cmake or sh")
+check_breach("a block of no language" ${a} "\n```\nx\n```\n" "wanted cpp, c, cmake, sh or diff")
 check_breach("a dead link" ${a} "\n[b](b.md)\n" "a dead link: b.md")
 check_breach("a dead link from the top" README.md "\n[b](a.md)\n" "a dead link: a.md")
 check_breach("a dead anchor" ${a} "\n[b](faults.md#g)\n" "has no heading for #g")
