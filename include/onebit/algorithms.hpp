@@ -100,11 +100,12 @@ struct chosen_policies {
 template <class T, class Collective, class... Policies>
 [[nodiscard]] auto policies_of_exchange(const Policies&... given) {
   check_policies<T, policy_kind::collective, policy_kind::backend, Policies...>();
-  chosen_policies chosen{policy<policy_kind::collective, Collective>(given...),
-                         policy<policy_kind::backend, host>(given...)};
-  check_backend<decltype(chosen.backend)>();
-  check_split<decltype(chosen.collective), T>();
-  return chosen;
+  using C = decltype(policy<policy_kind::collective, Collective>(given...));
+  using B = decltype(policy<policy_kind::backend, host>(given...));
+  check_backend<B>();
+  check_split<C, T>();
+  return chosen_policies<C, B>{policy<policy_kind::collective, Collective>(given...),
+                               policy<policy_kind::backend, host>(given...)};
 }
 /// Returns the backend for dense steps over a transport T, by default host.
 template <class T, class... Policies>

@@ -202,7 +202,7 @@ class optimizer {
   ///
   ///     step                     norm that f sees
   ///     averages gradients       that of the mean gradient
-  ///     refreshes v              an estimate of it, to 6%
+  ///     refreshes v              an estimate of it: see report::gradient_norm
   ///     else                     this rank's own, over the usual ratio of own to mean norm
   ///
   /// In the last kind f is called even if a gradient of another rank will call the step off.
