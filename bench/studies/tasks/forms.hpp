@@ -40,7 +40,7 @@ struct form {
 };
 
 /// All columns. Options are the defaults, except options that depend on the number of steps, which
-/// are as the guide recommends (choosing.md), and beta2, if given.
+/// are as the guide recommends (zero_one_adam.md), and beta2, if given.
 inline std::vector<form> all_forms() {
   const auto warm_up = [](const char* name, const setting& s) {
     return static_cast<std::uint64_t>(common::default_freeze(name, s.steps));
