@@ -49,6 +49,7 @@ struct settings {
   std::uint64_t steps = 152000, lr_warmup = 12500, doubling = 32678;
   std::uint64_t warmup = 0;  ///< dense steps of the papers' 1-bit Adam; 0: 15% of the steps
   double worthwhile = 1.1;
+  double bucket_elements = 1 << 20;
   bool hierarchical = true;
   std::string device;  ///< GPU whose passes are estimated from counts; empty: the values above
 };
@@ -62,6 +63,7 @@ cost::workload workload_of(const settings& s) {
   w.backward_share = s.backward_share;
   w.dense_update_seconds = s.parameters * s.dense_update_ns * 1e-9;
   w.compression = s.compression;
+  w.bucket_elements = s.bucket_elements;
   w.steps = s.steps;
   w.one_bit_adam = advisor::one_bit_run(s.steps, advisor::squares_bits(s.parameters));
   w.one_bit_lamb = advisor::one_bit_run(s.steps, advisor::lamb_squares_bits(s.parameters));
@@ -278,6 +280,9 @@ int run_program(int argc, char** argv) {
                  "A100, H100, H200 or B200: the passes above as estimated from counts, what a GPU "
                  "will take at least");
 #endif
+  app.add_option("--bucket", s.bucket_elements,
+                 "elements of a bucket, of exchanges that hide behind the backward pass")
+      ->capture_default_str();
   app.add_option("--steps", s.steps, "steps of the run")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -10,6 +10,7 @@
 #include <onebit/core/error.hpp>
 #include <onebit/core/layout.hpp>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -186,6 +187,11 @@ struct estimate {
   const double update = one_bit.seconds(d, is("adam_update_kernel")) +
                         one_bit.seconds(d, is("compensate_kernel"));  // part of the update, by tile
   estimate e;
+  if (!(encode > 0 && update > 0)) {
+    throw std::runtime_error(
+        "roofline: the counts have no encode or no update pass of 1-bit Adam: count anew with "
+        "bench/cuda/counts.sh");
+  }
   e.dense_update_ns = adam.seconds(d, is("adam_dense_kernel")) * ns;
   e.compression.encode_ns = encode * ns;
   e.compression.update_ns = update * ns;

@@ -220,7 +220,7 @@ TEST_CASE("cost model: slow networks pay, and the advice says how much") {
   CHECK(a.all.size() == 8);
   CHECK(a.all.front().by == algorithm::zero_one_adam);
   CHECK(a.all.front().with == exchange::hierarchical);
-  CHECK(a.sentence.find("Compression pays: zero_one_adam by hierarchical") != std::string::npos);
+  CHECK(a.sentence.find("Compression pays: one_bit_adam by hierarchical") != std::string::npos);
   for (std::size_t i = 1; i < a.all.size(); ++i) {
     CHECK(a.all[i - 1].speed_up >= a.all[i].speed_up);
   }
