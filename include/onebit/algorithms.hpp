@@ -61,19 +61,20 @@ consteval policy_kind kind_of() {
 
 /// Asserts with readable messages that transport and policies are valid, before their use, and
 /// that each policy is one of two kinds, and the only one of its kind.
-template <class T, policy_kind A, policy_kind B, class... Policies>
+template <class T, policy_kind First, policy_kind Second, class... Policies>
 consteval void check_policies() {
   check_transport<T>();
-  constexpr bool all_known = ((kind_of<Policies>() == A || kind_of<Policies>() == B) && ...);
-  static_assert(all_known || A != policy_kind::collective,
+  constexpr bool all_known =
+      ((kind_of<Policies>() == First || kind_of<Policies>() == Second) && ...);
+  static_assert(all_known || First != policy_kind::collective,
                 "onebit: after the options come a collective (gather_scatter, all_gather, "
                 "hierarchical) and a backend (host, cuda), in any order; the sum of averages is an "
                 "option; a schedule or rule of your own goes into onebit::optimizer");
-  static_assert(all_known || A == policy_kind::collective,
+  static_assert(all_known || First == policy_kind::collective,
                 "onebit: after the options come a backend (host, cuda) and a dense_sum, in any "
                 "order");
-  constexpr int of_a = (0 + ... + (kind_of<Policies>() == A ? 1 : 0));
-  constexpr int of_b = (0 + ... + (kind_of<Policies>() == B ? 1 : 0));
+  constexpr int of_a = (0 + ... + (kind_of<Policies>() == First ? 1 : 0));
+  constexpr int of_b = (0 + ... + (kind_of<Policies>() == Second ? 1 : 0));
   static_assert(of_a < 2 && of_b < 2, "onebit: two policies of one kind after the options");
 }
 /// Returns the policy of a kind among `given`, or a default one.
