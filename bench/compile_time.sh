@@ -7,9 +7,12 @@
 # the median of ROUNDS (3) compilations. The budget is 3 s with g++ -O2.
 #
 #   bench/compile_time.sh [--against DIR] [--where] [compiler argument...]
+#   bench/compile_time.sh --compiled [compiler argument...]
 #
 # --against DIR   the first with the headers in DIR, compiled in turn with these, and the ratios
 # --where         also what the headers alone cost, and where the compiler says its time goes
+# --compiled      instead: for each algorithm a file that steps one, with the headers alone and with
+#                 onebit::compiled, in turn, the ratio, and the files of that target
 # CXX             the compiler, g++ unless set
 
 set -euo pipefail
@@ -18,10 +21,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 cxx="${CXX:-g++}"
 rounds="${ROUNDS:-3}"
-where=0 against=""
+where=0 compiled=0 against=""
 while [[ "${1:-}" == --* ]]; do
   case "$1" in
     --where) where=1 ;;
+    --compiled) compiled=1 ;;
     --against)
       against="$(cd "$here" && realpath -e -- "${2:?}")"
       shift
@@ -62,6 +66,30 @@ user_seconds() { # compiler arguments
   local i
   for ((i = 0; i < rounds; ++i)); do once include "$@"; done | median
 }
+
+if ((compiled)); then
+  total=0
+  for name in one_bit_adam one_bit_lamb zero_one_adam adam lamb; do
+    sed "s/= onebit::one_bit_adam(.*/= onebit::$name(groups, transport);/" "$work/step.cpp" >"$work/$name.cpp"
+    printf '#include <onebit/compiled.hpp>\nONEBIT_COMPILE(%s)\n' "$name" >"$work/part.cpp"
+    for ((i = 0; i < rounds; ++i)); do
+      once include -c "$work/$name.cpp" -o "$work/step.o" >>"$work/$name.alone"
+      once include -DONEBIT_COMPILED -c "$work/$name.cpp" -o "$work/step.o" >>"$work/$name.with"
+    done
+    alone="$(median <"$work/$name.alone")" with="$(median <"$work/$name.with")"
+    part="$(once include -c "$work/part.cpp" -o "$work/part.o")"
+    total="$(awk "BEGIN { print $total + $part }")"
+    tell "$name, $cxx -O2, headers alone" "$alone" " s"
+    tell "  with onebit::compiled" "$with" " s"
+    tell "  the second to the first" "$(awk "BEGIN { printf \"%.2f\", $with / $alone }")" ""
+    tell "  its file of that target, float and bf16" "$part" " s"
+  done
+  printf '#include <onebit/compiled.hpp>\nONEBIT_COMPILE(threads)\n' >"$work/part.cpp"
+  part="$(once include -c "$work/part.cpp" -o "$work/part.o")"
+  tell "threads' file of that target" "$part" " s"
+  tell "all files of that target" "$(awk "BEGIN { print $total + $part }")" " s"
+  exit 0
+fi
 
 for ((i = 0; i < rounds; ++i)); do
   once include "${step[@]}" >>"$work/ours"

@@ -34,7 +34,8 @@ configure_package_config_file(cmake/onebit-config.cmake.in onebit-config.cmake
                               INSTALL_DESTINATION "${onebit_package_dir}")
 configure_file(cmake/onebit-config-version.cmake.in onebit-config-version.cmake @ONLY)
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/onebit-config.cmake"
-              "${CMAKE_CURRENT_BINARY_DIR}/onebit-config-version.cmake" cmake/nccl.cmake
+              "${CMAKE_CURRENT_BINARY_DIR}/onebit-config-version.cmake" cmake/compiled.cmake
+              cmake/nccl.cmake
         DESTINATION "${onebit_package_dir}")
 
 # Its prefix is told from where onebit.pc lies. An absolute folder of the headers stays what it is.

@@ -97,25 +97,38 @@ struct chosen_policies {
   C collective;
   B backend;
 };
-/// Returns the policies for compressed steps over a transport T. By default: `Collective`, host.
-template <class T, class Collective, class... Policies>
+template <class C, class B>
+chosen_policies(C, B) -> chosen_policies<C, B>;  // clang 14 has none of its own for aggregates
+/// Returns the policies for compressed steps. By default: `Collective`, host.
+template <class Collective, class... Policies>
 [[nodiscard]] auto policies_of_exchange(const Policies&... given) {
-  check_policies<T, policy_kind::collective, policy_kind::backend, Policies...>();
-  using C = decltype(policy<policy_kind::collective, Collective>(given...));
-  using B = decltype(policy<policy_kind::backend, host>(given...));
-  check_backend<B>();
-  check_split<C, T>();
-  return chosen_policies<C, B>{policy<policy_kind::collective, Collective>(given...),
-                               policy<policy_kind::backend, host>(given...)};
+  return chosen_policies{policy<policy_kind::collective, Collective>(given...),
+                         policy<policy_kind::backend, host>(given...)};
 }
-/// Returns the backend for dense steps over a transport T, by default host.
-template <class T, class... Policies>
+/// Returns the backend for dense steps, by default host.
+template <class... Policies>
 [[nodiscard]] auto backend_of_averages(const Policies&... given) {
-  check_policies<T, policy_kind::backend, policy_kind::sum, Policies...>();
-  auto backend = policy<policy_kind::backend, host>(given...);
-  check_backend<decltype(backend)>();
-  return backend;
+  return policy<policy_kind::backend, host>(given...);
 }
+/// @{
+/// check_policies, and that these policies and a transport T can be used together.
+template <class T, class Collective, class... Policies>
+consteval void check_exchange() {
+  check_policies<T, policy_kind::collective, policy_kind::backend, Policies...>();
+  using chosen = decltype(policies_of_exchange<Collective>(std::declval<Policies>()...));
+  check_backend<decltype(chosen::backend)>();
+  check_split<decltype(chosen::collective), T>();
+}
+template <class T, class... Policies>
+consteval void check_averages() {
+  check_policies<T, policy_kind::backend, policy_kind::sum, Policies...>();
+  check_backend<decltype(backend_of_averages(std::declval<Policies>()...))>();
+}
+/// @}
+
+/// Exchange of 1-bit Adam and 1-bit LAMB, and that of 0/1 Adam, unless another one is given.
+using one_bit_exchange = gather_scatter<sign<l2_scale>>;
+using zero_one_exchange = gather_scatter<two_bits>;
 
 /// Throws invalid_input if there are no dense steps: LAMB's first coefficients come from them.
 [[gnu::cold]] inline void require_dense_steps(const char* name, const freeze_options& o) {
@@ -199,6 +212,26 @@ struct one_bit_adam_options {
   dense_sum warm_up_sum = dense_sum::automatic;  ///< summation and wire format of averages
 };
 
+namespace detail {
+
+/// Over a communicator an algorithm is compiled once for all transports: compiled.hpp.
+template <class P, class G, class... Policies>
+[[nodiscard, gnu::cold]] auto adam_over(const std::vector<param_group<P, G>>& groups,
+                                        communicator comm, adam_options options,
+                                        Policies... policies) {
+  auto backend = backend_of_averages(policies...);
+  const auto sum = policy<policy_kind::sum, dense_sum>(policies...);
+  using B = decltype(backend);
+  auto rule = collective_try(comm, [&] {
+    refuse_options_of_exchanges("adam", options);
+    return adam_rule<B>(options, std::move(backend));
+  });
+  return optimizer("adam" + describe(options) + describe(groups), groups, comm, std::move(rule),
+                   always_dense{}, gather_scatter<identity>{}, sum);
+}
+
+}  // namespace detail
+
 /// Adam with exact averages: the uncompressed baseline. Collective over the transport.
 ///
 /// - Sends: 2 (W-1)/W 4n bytes a step.
@@ -208,17 +241,37 @@ struct one_bit_adam_options {
 template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto adam(const std::vector<param_group<P, G>>& groups, T transport,
                                    adam_options options = {}, Policies... policies) {
-  auto backend = detail::backend_of_averages<T>(policies...);
-  const auto sum = detail::policy<detail::policy_kind::sum, dense_sum>(policies...);
-  using B = decltype(backend);
-  communicator comm(std::move(transport));
-  auto rule = detail::collective_try(comm, [&] {
-    detail::refuse_options_of_exchanges("adam", options);
-    return adam_rule<B>(options, std::move(backend));
-  });
-  return optimizer("adam" + describe(options) + describe(groups), groups, comm, std::move(rule),
-                   always_dense{}, gather_scatter<identity>{}, sum);
+  detail::check_averages<T, Policies...>();
+  return detail::adam_over(groups, communicator(std::move(transport)), options,
+                           std::move(policies)...);
 }
+
+namespace detail {
+
+template <class P, class G, class... Policies>
+[[nodiscard, gnu::cold]] auto one_bit_adam_over(const std::vector<param_group<P, G>>& groups,
+                                                communicator comm, one_bit_adam_options options,
+                                                Policies... policies) {
+  auto chosen = policies_of_exchange<one_bit_exchange>(policies...);
+  using B = decltype(chosen.backend);
+  auto [rule, schedule] = collective_try(comm, [&] {
+    if (!options.adam.keeps_squares && options.refreshes > 0) {
+      throw invalid_input(error_text("one_bit_adam: keeps_squares is false and refreshes ",
+                                     options.refreshes, ": set refreshes to 0 alone"));
+    }
+    options.adam.keeps_squares = options.refreshes > 0;
+    return std::pair(adam_rule<B>(options.adam, std::move(chosen.backend)),
+                     freeze(options.freeze, least_beta2(groups, options.adam.beta2),
+                            options.refreshes, options.adam.bias_correction));
+  });
+  return optimizer("one_bit_adam" + describe(options.adam) + describe(options.freeze) +
+                       describe(", refreshes ", options.refreshes, ", ") +
+                       policy_name(chosen.collective) + describe(groups),
+                   groups, comm, std::move(rule), std::move(schedule), chosen.collective,
+                   options.warm_up_sum);
+}
+
+}  // namespace detail
 
 /// 1-bit Adam: a few steps of Adam, then exchanges of the direction, one bit per parameter, with
 /// error feedback. Each rank updates a v of its own, and refreshes bring the ranks together (if
@@ -240,41 +293,38 @@ template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto one_bit_adam(const std::vector<param_group<P, G>>& groups,
                                            T transport, one_bit_adam_options options = {},
                                            Policies... policies) {
-  auto chosen = detail::policies_of_exchange<T, gather_scatter<sign<l2_scale>>>(policies...);
-  using B = decltype(chosen.backend);
-  communicator comm(std::move(transport));
-  auto [rule, schedule] = detail::collective_try(comm, [&] {
-    if (!options.adam.keeps_squares && options.refreshes > 0) {
-      throw invalid_input(detail::error_text("one_bit_adam: keeps_squares is false and refreshes ",
-                                             options.refreshes, ": set refreshes to 0 alone"));
-    }
-    options.adam.keeps_squares = options.refreshes > 0;
-    return std::pair(adam_rule<B>(options.adam, std::move(chosen.backend)),
-                     freeze(options.freeze, detail::least_beta2(groups, options.adam.beta2),
-                            options.refreshes, options.adam.bias_correction));
-  });
-  return optimizer("one_bit_adam" + describe(options.adam) + describe(options.freeze) +
-                       describe(", refreshes ", options.refreshes, ", ") +
-                       policy_name(chosen.collective) + describe(groups),
-                   groups, comm, std::move(rule), std::move(schedule), chosen.collective,
-                   options.warm_up_sum);
+  detail::check_exchange<T, detail::one_bit_exchange, Policies...>();
+  return detail::one_bit_adam_over(groups, communicator(std::move(transport)), options,
+                                   std::move(policies)...);
 }
+
+namespace detail {
+
+template <class P, class G, class... Policies>
+[[nodiscard, gnu::cold]] auto lamb_over(const std::vector<param_group<P, G>>& groups,
+                                        communicator comm, lamb_options options,
+                                        Policies... policies) {
+  auto backend = backend_of_averages(policies...);
+  const auto sum = policy<policy_kind::sum, dense_sum>(policies...);
+  using B = decltype(backend);
+  auto rule = collective_try(comm, [&] {
+    refuse_options_of_exchanges("lamb", options);
+    return lamb_rule<B>(options, std::move(backend));
+  });
+  return optimizer("lamb" + describe(options) + describe(groups), groups, comm, std::move(rule),
+                   always_dense{}, gather_scatter<identity>{}, sum);
+}
+
+}  // namespace detail
 
 /// LAMB with exact averages: the uncompressed baseline. Collective over the transport. A layer is
 /// a tensor.
 template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto lamb(const std::vector<param_group<P, G>>& groups, T transport,
                                    lamb_options options = {}, Policies... policies) {
-  auto backend = detail::backend_of_averages<T>(policies...);
-  const auto sum = detail::policy<detail::policy_kind::sum, dense_sum>(policies...);
-  using B = decltype(backend);
-  communicator comm(std::move(transport));
-  auto rule = detail::collective_try(comm, [&] {
-    detail::refuse_options_of_exchanges("lamb", options);
-    return lamb_rule<B>(options, std::move(backend));
-  });
-  return optimizer("lamb" + describe(options) + describe(groups), groups, comm, std::move(rule),
-                   always_dense{}, gather_scatter<identity>{}, sum);
+  detail::check_averages<T, Policies...>();
+  return detail::lamb_over(groups, communicator(std::move(transport)), options,
+                           std::move(policies)...);
 }
 
 /// Options of 1-bit LAMB: as one_bit_adam_options.
@@ -284,6 +334,34 @@ struct one_bit_lamb_options {
   std::uint64_t refreshes = 3;  ///< of v and of the norms of directions; at least 1
   dense_sum warm_up_sum = dense_sum::automatic;  ///< summation and wire format of averages
 };
+
+namespace detail {
+
+template <class P, class G, class... Policies>
+[[nodiscard, gnu::cold]] auto one_bit_lamb_over(const std::vector<param_group<P, G>>& groups,
+                                                communicator comm, one_bit_lamb_options options,
+                                                Policies... policies) {
+  auto chosen = policies_of_exchange<one_bit_exchange>(policies...);
+  using B = decltype(chosen.backend);
+  auto [rule, schedule] = collective_try(comm, [&] {
+    if (options.refreshes == 0) {
+      throw invalid_input(
+          error_text("one_bit_lamb: refreshes is 0, must be at least 1: norms of directions "
+                     "come from refreshes"));
+    }
+    require_dense_steps("one_bit_lamb", options.freeze);
+    return std::pair(lamb_rule<B>(options.lamb, std::move(chosen.backend)),
+                     freeze(options.freeze, least_beta2(groups, options.lamb.beta2),
+                            options.refreshes, options.lamb.bias_correction));
+  });
+  return optimizer("one_bit_lamb" + describe(options.lamb) + describe(options.freeze) +
+                       describe(", refreshes ", options.refreshes, ", ") +
+                       policy_name(chosen.collective) + describe(groups),
+                   groups, comm, std::move(rule), std::move(schedule), chosen.collective,
+                   options.warm_up_sum);
+}
+
+}  // namespace detail
 
 /// 1-bit LAMB: a few steps of LAMB, then as one_bit_adam. The coefficients of LAMB come from
 /// sketches of the direction, which ranks average in a refresh of v. Collective over the
@@ -298,25 +376,9 @@ template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto one_bit_lamb(const std::vector<param_group<P, G>>& groups,
                                            T transport, one_bit_lamb_options options = {},
                                            Policies... policies) {
-  auto chosen = detail::policies_of_exchange<T, gather_scatter<sign<l2_scale>>>(policies...);
-  using B = decltype(chosen.backend);
-  communicator comm(std::move(transport));
-  auto [rule, schedule] = detail::collective_try(comm, [&] {
-    if (options.refreshes == 0) {
-      throw invalid_input(detail::error_text(
-          "one_bit_lamb: refreshes is 0, must be at least 1: norms of directions "
-          "come from refreshes"));
-    }
-    detail::require_dense_steps("one_bit_lamb", options.freeze);
-    return std::pair(lamb_rule<B>(options.lamb, std::move(chosen.backend)),
-                     freeze(options.freeze, detail::least_beta2(groups, options.lamb.beta2),
-                            options.refreshes, options.lamb.bias_correction));
-  });
-  return optimizer("one_bit_lamb" + describe(options.lamb) + describe(options.freeze) +
-                       describe(", refreshes ", options.refreshes, ", ") +
-                       policy_name(chosen.collective) + describe(groups),
-                   groups, comm, std::move(rule), std::move(schedule), chosen.collective,
-                   options.warm_up_sum);
+  detail::check_exchange<T, detail::one_bit_exchange, Policies...>();
+  return detail::one_bit_lamb_over(groups, communicator(std::move(transport)), options,
+                                   std::move(policies)...);
 }
 
 /// Options of 0/1 Adam.
@@ -325,6 +387,28 @@ struct zero_one_adam_options {
   intervals_options schedule{};                  ///< when ranks average and exchange
   dense_sum refresh_sum = dense_sum::automatic;  ///< summation and wire format of averages
 };
+
+namespace detail {
+
+template <class P, class G, class... Policies>
+[[nodiscard, gnu::cold]] auto zero_one_adam_over(const std::vector<param_group<P, G>>& groups,
+                                                 communicator comm, zero_one_adam_options options,
+                                                 Policies... policies) {
+  auto chosen = policies_of_exchange<zero_one_exchange>(policies...);
+  using B = decltype(chosen.backend);
+  auto [rule, schedule] = collective_try(comm, [&] {
+    return std::pair(zero_one_rule<B>(options.adam, std::move(chosen.backend)),
+                     intervals(options.schedule, least_beta2(groups, options.adam.beta2),
+                               options.adam.bias_correction || options.adam.keeps_squares));
+  });
+  return optimizer(
+      "zero_one_adam" + describe(options.adam) +
+          describe(", keeps_squares ", options.adam.keeps_squares) + describe(options.schedule) +
+          ", " + policy_name(chosen.collective) + describe(groups),
+      groups, comm, std::move(rule), std::move(schedule), chosen.collective, options.refresh_sum);
+}
+
+}  // namespace detail
 
 /// 0/1 Adam: refreshes of v and exchanges at growing intervals, in four levels (3 bits on the
 /// wire), local steps between them. Collective over the transport in steps that communicate.
@@ -348,19 +432,9 @@ template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto zero_one_adam(const std::vector<param_group<P, G>>& groups,
                                             T transport, zero_one_adam_options options = {},
                                             Policies... policies) {
-  auto chosen = detail::policies_of_exchange<T, gather_scatter<two_bits>>(policies...);
-  using B = decltype(chosen.backend);
-  communicator comm(std::move(transport));
-  auto [rule, schedule] = detail::collective_try(comm, [&] {
-    return std::pair(zero_one_rule<B>(options.adam, std::move(chosen.backend)),
-                     intervals(options.schedule, detail::least_beta2(groups, options.adam.beta2),
-                               options.adam.bias_correction || options.adam.keeps_squares));
-  });
-  return optimizer(
-      "zero_one_adam" + describe(options.adam) +
-          describe(", keeps_squares ", options.adam.keeps_squares) + describe(options.schedule) +
-          ", " + policy_name(chosen.collective) + describe(groups),
-      groups, comm, std::move(rule), std::move(schedule), chosen.collective, options.refresh_sum);
+  detail::check_exchange<T, detail::zero_one_exchange, Policies...>();
+  return detail::zero_one_adam_over(groups, communicator(std::move(transport)), options,
+                                    std::move(policies)...);
 }
 
 }}  // namespace onebit

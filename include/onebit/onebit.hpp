@@ -27,3 +27,6 @@
 #include <onebit/schedule/intervals.hpp>
 #include <onebit/step/report.hpp>
 #include <onebit/transport/threads.hpp>
+#if defined(ONEBIT_COMPILED)
+#include <onebit/compiled.hpp>
+#endif

@@ -32,9 +32,10 @@ set(may_include_optimizer core concepts kernel communicator collective step)
 set(may_include_compressed_allreduce core concepts kernel communicator backend compressor collective step)
 set(may_include_algorithms core concepts kernel communicator backend compressor rule schedule collective optimizer)
 set(may_include_any_optimizer core concepts kernel communicator step optimizer)
-set(may_include_onebit algorithms compressed_allreduce transport step ${may_include_algorithms})
+set(may_include_compiled core kernel communicator transport optimizer algorithms)
+set(may_include_onebit algorithms compiled compressed_allreduce transport step ${may_include_algorithms})
 set(core_units core concepts kernel communicator transport backend compressor rule schedule collective step optimizer
-    compressed_allreduce algorithms any_optimizer onebit)
+    compressed_allreduce algorithms compiled any_optimizer onebit)
 
 # The extras: they include the units above, and none of these includes them.
 set(may_include_papers ${core_units})

@@ -5,9 +5,11 @@
 #
 #   install                configures a fresh copy, which must need no package of the tests, installs
 #                          it, moves the installation, and consumes it with find_package, with a
-#                          compressor that is run through the installed suite; and as a subproject
+#                          compressor that is run through the installed suite, and with onebit::compiled; and
+#                          as a subproject
 #   install.pkg_config     consumes that installation with pkg-config and the compiler alone
-#   install.single_header  makes the single header, and trains with it: the recorded bits
+#   install.single_header  makes the single header, and trains with it: the recorded bits; and with the
+#                          optimizers compiled in one file
 #   install.deb            makes the Debian package of that copy, unpacks it, and consumes it
 #
 #   cmake -DWHAT= -DSOURCE_DIR= -DWORK_DIR= -DCXX= -DGENERATOR= -DWITH_MPI= -DWITH_CUDA= -DWITH_NCCL=
@@ -34,6 +36,7 @@ function(consume name)
   step(${configure} -S "${CMAKE_CURRENT_LIST_DIR}" -B "${WORK_DIR}/${name}" ${ARGN})
   step("${CMAKE_COMMAND}" --build "${WORK_DIR}/${name}")
   step("${WORK_DIR}/${name}/consumer")
+  step("${WORK_DIR}/${name}/consumer_compiled")
   if("-DWITH_CONFORMANCE=ON" IN_LIST ARGN)
     step("${WORK_DIR}/${name}/consumer_conformance")
   endif()
@@ -80,6 +83,9 @@ elseif(WHAT STREQUAL "install.single_header")
   step("${CXX}" -std=c++20 "-I${single}" "${SOURCE_DIR}/tests/compilers/bits.cpp" -pthread -o
        "${single}/bits")
   step("${single}/bits")
+  step("${CXX}" -std=c++20 -DONEBIT_COMPILED -DCOMPILE_HERE "-I${single}" "${CMAKE_CURRENT_LIST_DIR}/compiled.cpp"
+       -pthread -o "${single}/compiled")
+  step("${single}/compiled")
 
 elseif(WHAT STREQUAL "install.deb")
   find_program(DPKG_DEB dpkg-deb)

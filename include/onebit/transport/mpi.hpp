@@ -20,6 +20,7 @@
 #include <onebit/concepts/transport.hpp>
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -357,5 +358,10 @@ class mpi {
 static_assert(detail::StartingTransport<mpi> && detail::SplittingTransport<mpi> &&
               detail::NodeAwareTransport<mpi> && detail::DeviceAwareTransport<mpi> &&
               detail::DuplicatingTransport<mpi>);
+
+#if defined(ONEBIT_COMPILED_MPI)  // see compiled.hpp
+extern template class detail::transport_holder<mpi>;
+extern template communicator::communicator(mpi transport);
+#endif
 
 }}  // namespace onebit
