@@ -103,6 +103,10 @@ struct vector_part {
 
   /// Returns the bits of x without the sign.
   ONEBIT_VECTOR static words size(const floats& x) { return words_of(x) & 0x7FFFFFFFU; }
+  ONEBIT_VECTOR static words larger(const words& a, const words& b) {
+    const masks m = a > b;
+    return (a & words_of(m)) | (b & ~words_of(m));
+  }
   /// Returns words that are 0 where a has the bits of b.
   ONEBIT_VECTOR static words unlike(const floats& a, const floats& b) {
     return words_of(a) ^ words_of(b);
@@ -341,15 +345,11 @@ struct vector_lanes : host_lanes {
     return x > y ? x : y;
   }
   ONEBIT_VECTOR static float fold_size(const value& v) {
-    // floats of one sign, without NaN's meaning: compared as integers
-    const auto larger = [](const part::words& x, const part::words& y) {
-      const part::words m = part::words_of(masks(x > y));
-      return (x & m) | (y & ~m);
-    };
-    const part::words q = larger(larger(larger(part::size(v.p0), part::size(v.p1)),
-                                        larger(part::size(v.p2), part::size(v.p3))),
-                                 larger(larger(part::size(v.p4), part::size(v.p5)),
-                                        larger(part::size(v.p6), part::size(v.p7))));
+    const part::words a = part::larger(part::larger(part::size(v.p0), part::size(v.p1)),
+                                       part::larger(part::size(v.p2), part::size(v.p3)));
+    const part::words b = part::larger(part::larger(part::size(v.p4), part::size(v.p5)),
+                                       part::larger(part::size(v.p6), part::size(v.p7)));
+    const part::words q = part::larger(a, b);
     const std::uint32_t x = q[0] > q[1] ? q[0] : q[1], y = q[2] > q[3] ? q[2] : q[3];
     return __builtin_bit_cast(float, x > y ? x : y);
   }
