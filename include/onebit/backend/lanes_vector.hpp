@@ -19,7 +19,12 @@
 /// operators for is in vector_part: instructions on aarch64, else operators or lane by lane.
 namespace onebit { inline namespace v0_3 {
 
+// Without optimisation each operation of a kernel would have its own place in the kernel's frame.
+#if defined(__OPTIMIZE__)
 #define ONEBIT_VECTOR [[gnu::always_inline]]
+#else
+#define ONEBIT_VECTOR
+#endif
 
 namespace detail {
 
