@@ -233,6 +233,8 @@ void add(const std::string& what, onebit::isa set, int threads, std::size_t n, F
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::vector<onebit::isa> sets{onebit::isa::scalar};
+  if (host::best_isa() != onebit::isa::scalar) sets.push_back(host::best_isa());
   for (const int threads : pass_threads) {
     for (const std::size_t n : pass_sizes()) {
       const std::string name =
@@ -240,8 +242,7 @@ int main(int argc, char** argv) {
       benchmark::RegisterBenchmark(name.c_str(), run_memcpy, threads, n)
           ->UseManualTime()
           ->Unit(benchmark::kMicrosecond);
-      for (const onebit::isa set : {onebit::isa::scalar, onebit::isa::avx2}) {
-        if (set > host::best_isa()) continue;
+      for (const onebit::isa set : sets) {
         add("axpy", set, threads, n, run_axpy);
         add("encode", set, threads, n, run_pass<encode_pass>);
         add("update", set, threads, n, run_pass<update_pass>);

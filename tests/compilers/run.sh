@@ -6,7 +6,7 @@
 # (bits.cpp), and what is compiled with -ffast-math or a part of it must be refused (strict.sh).
 #
 #   tests/compilers/run.sh [compiler...]      else all of g++ 11 to 15, clang++ 14 to 22 and
-#                                             aarch64-linux-gnu-g++ that there are
+#                                             g++ for aarch64 and riscv64 that there are
 #   tests/compilers/run.sh "zig c++"          a compiler with arguments
 #
 # Programs for another architecture run under qemu-user.
@@ -16,7 +16,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 compilers=("$@")
 if ((${#compilers[@]} == 0)); then
-  for compiler in g++-{11..15} clang++-{14..22} aarch64-linux-gnu-g++; do
+  for compiler in g++-{11..15} clang++-{14..22} {aarch64,riscv64}-linux-gnu-g++; do
     if command -v "$compiler" >/dev/null; then
       compilers+=("$compiler")
     else

@@ -132,7 +132,17 @@ class thread_team {
 #if (defined(__x86_64__) || defined(_M_X64)) && !defined(__CUDACC__)
 #define ONEBIT_HOST_SIMD 1
 #define ONEBIT_RARE [[gnu::cold]]  // rare kernels, and machines from before 2013
+#define ONEBIT_BEST_LANES avx2_lanes
+#define ONEBIT_BEST_TARGET [[gnu::target("avx2,fma")]]
 #include <onebit/backend/lanes_avx2.hpp>
+#elif defined(__aarch64__) && !defined(__CUDACC__)
+// No other processor: riscv64 without vectors executes more of vector lanes than of portable ones,
+// and x86-64 without AVX2 hardly less, since both call fmaf.
+#define ONEBIT_HOST_SIMD 1
+#define ONEBIT_RARE [[gnu::cold]]
+#define ONEBIT_BEST_LANES vector_lanes
+#define ONEBIT_BEST_TARGET  // all machines have NEON
+#include <onebit/backend/lanes_vector.hpp>
 #else
 #define ONEBIT_HOST_SIMD 0
 #define ONEBIT_RARE
@@ -140,12 +150,13 @@ class thread_team {
 
 namespace onebit { inline namespace v0_3 {
 
-/// Instruction sets of the host backend. All give the same bits.
-enum class isa : std::uint8_t { scalar, avx2 };
+/// Instruction sets of the host backend: plain C++, which every machine has; AVX2 with FMA, of
+/// x86-64; the compiler's vector types, of aarch64 (NEON). All give the same bits.
+enum class isa : std::uint8_t { scalar, avx2, vector };
 
 /// Returns the name of an instruction set.
 [[nodiscard]] constexpr std::string_view to_string(isa i) {
-  return i == isa::avx2 ? "avx2" : "scalar";
+  return i == isa::avx2 ? "avx2" : i == isa::vector ? "vector" : "scalar";
 }
 
 namespace detail {
@@ -216,10 +227,14 @@ class host {
 
   /// Returns the best instruction set that this machine has.
   [[nodiscard, gnu::cold]] static isa best_isa() {
+#if ONEBIT_HOST_SIMD && defined(__aarch64__)
+    return isa::vector;
+#else
 #if ONEBIT_HOST_SIMD
     if (detail::this_cpu().avx2_fma) return isa::avx2;
 #endif
     return isa::scalar;
+#endif
   }
 
   host() : host(1) {}  ///< one thread per rank
@@ -231,7 +246,7 @@ class host {
     if (threads < 1) {
       throw invalid_input(detail::error_text("host: ", threads, " threads; must be at least 1"));
     }
-    if (set > best_isa()) {
+    if (set != isa::scalar && set != best_isa()) {
       throw invalid_input(detail::error_text("host: this machine has no ", to_string(set),
                                              "; its best is ", to_string(best_isa())));
     }
@@ -288,7 +303,7 @@ class host {
       return &run_portable<Kernel>;
     } else {
 #if ONEBIT_HOST_SIMD
-      if (isa_ == isa::avx2) return &run_avx2<Kernel>;
+      if (isa_ != isa::scalar) return &run_best<Kernel>;
 #endif
       return &run_portable<Kernel>;
     }
@@ -305,10 +320,9 @@ class host {
   }
 #if ONEBIT_HOST_SIMD
   template <class Kernel>
-  [[gnu::target("avx2,fma")]] static void run_avx2(const void* kernel, std::size_t begin,
-                                                   std::size_t end) {
+  ONEBIT_BEST_TARGET static void run_best(const void* kernel, std::size_t begin, std::size_t end) {
     const Kernel& k = *static_cast<const Kernel*>(kernel);
-    for (std::size_t i = begin; i < end; ++i) k(detail::avx2_lanes{}, i);
+    for (std::size_t i = begin; i < end; ++i) k(detail::ONEBIT_BEST_LANES{}, i);
   }
 #endif
 
@@ -322,5 +336,7 @@ static_assert(Backend<host>);
 
 }}  // namespace onebit
 
+#undef ONEBIT_BEST_TARGET
+#undef ONEBIT_BEST_LANES
 #undef ONEBIT_RARE
 #undef ONEBIT_HOST_SIMD

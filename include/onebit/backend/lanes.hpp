@@ -116,10 +116,10 @@ struct host_lanes {
 
 }  // namespace detail
 
-// If AVX2 lanes exist, portable lanes run only rare kernels, and machines from before 2013. Their
+// If other lanes exist, portable lanes run only rare kernels, and machines from before 2013. Their
 // operations are not inlined: each kernel would compile them again without being faster, since 32
 // floats fit in no register. They are not cold, so that loops over lanes are vectorized.
-#if (defined(__x86_64__) || defined(_M_X64)) && !defined(__CUDACC__)
+#if (defined(__x86_64__) || defined(_M_X64) || defined(__aarch64__)) && !defined(__CUDACC__)
 #define ONEBIT_PORTABLE [[gnu::noinline]]
 #else
 #define ONEBIT_PORTABLE ONEBIT_LANES

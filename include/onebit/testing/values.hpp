@@ -76,30 +76,29 @@ inline std::size_t first_difference_but_nan(std::span<const float> a, std::span<
 
 // --- backends -----------------------------------------------------------------------------
 
+inline bool has(onebit::isa set) {
+  return set == onebit::isa::scalar || set == onebit::host::best_isa();
+}
 template <onebit::isa Set, int Threads>
 struct host_model {
   static std::string name() {
     return std::string(onebit::to_string(Set)) + " x " + std::to_string(Threads);
   }
-  static bool available() { return Set <= onebit::host::best_isa(); }
+  static bool available() { return has(Set); }
   static onebit::host make() { return onebit::host(Threads, Set); }
 };
 using scalar_1 = host_model<onebit::isa::scalar, 1>;
 using scalar_2 = host_model<onebit::isa::scalar, 2>;
 using avx2_1 = host_model<onebit::isa::avx2, 1>;
 using avx2_2 = host_model<onebit::isa::avx2, 2>;
+using vector_2 = host_model<onebit::isa::vector, 2>;
 
-/// Returns the instruction sets that this machine has; reports those that it lacks.
+/// Returns the instruction sets that this machine has; reports where there is only one.
 inline std::vector<onebit::isa> instruction_sets() {
-  std::vector<onebit::isa> found;
-  for (const onebit::isa set : {onebit::isa::scalar, onebit::isa::avx2}) {
-    if (set <= onebit::host::best_isa()) {
-      found.push_back(set);
-    } else {
-      MESSAGE("skipped: this machine has no ", std::string(onebit::to_string(set)));
-    }
-  }
-  return found;
+  const onebit::isa best = onebit::host::best_isa();
+  if (best != onebit::isa::scalar) return {onebit::isa::scalar, best};
+  MESSAGE("skipped: this machine has scalar alone");
+  return {onebit::isa::scalar};
 }
 
 // --- a trainer ------------------------------------------------------------------------------
