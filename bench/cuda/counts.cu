@@ -185,6 +185,10 @@ void count_all(counter& to) {
         g, t, onebit::one_bit_adam_options{.freeze = {.after = 3}, .refreshes = 1}, exchange,
         b);  // refreshes in steps 5 and 10
   };
+  const auto one_bit_lamb = [&](const groups& g, auto t, auto b) {
+    return onebit::one_bit_lamb(
+        g, t, onebit::one_bit_lamb_options{.freeze = {.after = 3}, .refreshes = 1}, exchange, b);
+  };
   const auto adam = [](const groups& g, auto t, auto b) { return onebit::adam(g, t, {}, b); };
   // an exchange in every step, or in every other one
   const auto zero_one_adam = [&](std::uint64_t interval) {
@@ -201,12 +205,17 @@ void count_all(counter& to) {
   };
   to.by_hand();
   to.step("one_bit_adam", 8, 6, one_bit_adam);
-  to.step("one_bit_lamb", 8, 6, [&](const groups& g, auto t, auto b) {
-    return onebit::one_bit_lamb(
-        g, t, onebit::one_bit_lamb_options{.freeze = {.after = 3}, .refreshes = 1}, exchange, b);
-  });
+  to.step("one_bit_adam, refresh", 8, 10, one_bit_adam);  // the second one
+  to.step("one_bit_lamb", 8, 6, one_bit_lamb);
+  to.step("one_bit_lamb, refresh", 8, 10, one_bit_lamb);
   to.step("zero_one_adam", 8, 6, zero_one_adam(1));
   to.step("zero_one_adam, local", 8, 5, zero_one_adam(2));
+  to.step("zero_one_adam, refresh", 8, 10, [&](const groups& g, auto t, auto b) {
+    return onebit::zero_one_adam(
+        g, t,
+        onebit::zero_one_adam_options{.schedule = {.after = 3, .refreshes = 1, .warmup_steps = 11}},
+        exchange, b);  // in steps 5 and 10, which exchange
+  });
   to.step("adam", 8, 3, adam);
   to.step("adam, in 8 buckets", 8, 3, [](const groups& g, auto t, auto b) {
     return onebit::one_bit_adam(  // which is adam in its warm-up
