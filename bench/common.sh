@@ -26,6 +26,15 @@ install_missing() {
   "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
 }
 
+# bits_of <rate>: bits per second of a rate as tc writes it, 100mbit; nothing if it is none.
+bits_of() {
+  awk -v rate="$1" 'BEGIN {
+    if (rate !~ /^[0-9.]+[kmg]bit$/) exit
+    unit = substr(rate, length(rate) - 3, 1)
+    printf "%.0f", rate * (unit == "k" ? 1e3 : unit == "m" ? 1e6 : 1e9)
+  }'
+}
+
 # summarise <folder> <json or nothing> <awk program>: the table of the figures that matter, out of the
 # files of Google Benchmark in the folder, and all of them in one file. Google Benchmark writes one
 # key per line, so awk is all that is needed.

@@ -84,11 +84,7 @@ while (($#)); do
 done
 [[ -n "$rate" ]] || { usage >&2 && exit 1; }
 ranks="${ranks:-4}"
-bits="$(awk -v rate="$rate" 'BEGIN {
-  if (rate !~ /^[0-9.]+[kmg]bit$/) exit
-  unit = substr(rate, length(rate) - 3, 1)
-  printf "%.0f", rate * (unit == "k" ? 1e3 : unit == "m" ? 1e6 : 1e9)
-}')"
+bits="$(bits_of "$rate")"
 [[ -n "$bits" && "$bits" != 0 ]] || fail "RATE is a number and kbit, mbit or gbit, not $rate"
 [[ "$ranks" =~ ^[1-9][0-9]*$ && "$per_node" =~ ^[1-9][0-9]*$ ]] ||
   fail "the numbers of ranks are positive integers"

@@ -196,25 +196,6 @@ watched connect(int allreduce, stopwatch& watch) {
   return {MPI_COMM_WORLD, watch};
 }
 
-/// What left this node's network cards so far, headers included.
-std::uint64_t bytes_on_wire() {
-  std::ifstream file("/proc/net/dev");
-  std::string line;
-  std::uint64_t sum = 0;
-  while (std::getline(file, line)) {
-    const auto colon = line.find(':');
-    if (colon == std::string::npos || line.substr(0, colon).ends_with(" lo")) {
-      continue;
-    }
-    std::istringstream columns(line.substr(colon + 1));
-    std::uint64_t value = 0;
-    for (int i = 0; i < 9 && columns >> value; ++i) {  // the ninth: bytes sent
-    }
-    sum += value;
-  }
-  return sum;
-}
-
 // -- the contenders
 
 struct contender {

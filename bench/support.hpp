@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What the benchmarks share: axpy in the library's own lanes, ranks as threads, medians.
+// What the benchmarks share: axpy in the library's own lanes, ranks as threads, medians, bytes on
+// the wire.
 
 #ifndef ONEBIT_BENCH_SUPPORT_HPP
 #define ONEBIT_BENCH_SUPPORT_HPP
@@ -12,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -20,6 +22,7 @@
 #include <onebit/core/layout.hpp>
 #include <onebit/core/words.hpp>
 #include <onebit/transport/threads.hpp>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -41,6 +44,25 @@ inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
+}
+
+/// What left this node's network cards so far, headers included.
+inline std::uint64_t bytes_on_wire() {
+  std::ifstream file("/proc/net/dev");
+  std::string line;
+  std::uint64_t sum = 0;
+  while (std::getline(file, line)) {
+    const auto colon = line.find(':');
+    if (colon == std::string::npos || line.substr(0, colon).ends_with(" lo")) {
+      continue;
+    }
+    std::istringstream columns(line.substr(colon + 1));
+    std::uint64_t value = 0;
+    for (int i = 0; i < 9 && columns >> value; ++i) {  // the ninth: bytes sent
+    }
+    sum += value;
+  }
+  return sum;
 }
 
 /// Uniform in [-1, 1), cheap, and the same everywhere.

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -107,8 +108,11 @@ class transformer {
     return common::softmax_loss(probabilities_, target);
   }
 
-  // Returns the loss, and writes its gradient to every tensor.
-  double loss_and_gradients(std::span<const int> input, std::span<const int> target) {
+  // Returns the loss, and writes its gradient to every tensor. Calls `done`, if given, with the
+  // number of a block once the gradients of its tensors are final, the last block first: a trainer
+  // may send them while the pass goes on.
+  double loss_and_gradients(std::span<const int> input, std::span<const int> target,
+                            const std::function<void(int)>& done = {}) {
     const double value = loss(input, target);
     const auto rows = static_cast<Eigen::Index>(input.size());
     common::softmax_gradient(probabilities_, target);
@@ -118,7 +122,10 @@ class transformer {
     narrow_.noalias() = probabilities_ * embedding_->values();
     x_.setZero();  // becomes the gradient with respect to the residual stream
     norm_.backward(narrow_, x_);
-    for (auto b = blocks_.rbegin(); b != blocks_.rend(); ++b) (*b)->backward(x_, narrow_, wide_);
+    for (int i = shape_.layers - 1; i >= 0; --i) {
+      blocks_[static_cast<std::size_t>(i)]->backward(x_, narrow_, wide_);
+      if (done) done(i);
+    }
 
     auto positions = positions_->gradients();
     positions.setZero();

@@ -8,24 +8,20 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <memory>
 #include <onebit/algorithms.hpp>
 #include <onebit/any_optimizer.hpp>
-#include <onebit/compressed_allreduce.hpp>
 #include <onebit/compressor/identity.hpp>
 #include <onebit/compressor/quantized.hpp>
 #include <onebit/compressor/sign.hpp>
 #include <onebit/transport/alone.hpp>
 #include <onebit/transport/threads.hpp>
-#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/algorithms.hpp"
@@ -33,8 +29,11 @@
 #include "common/schedule.hpp"
 #include "language_model/learner.hpp"
 #include "language_model/text.hpp"
+#include "outer_step.hpp"
 
 namespace {
+
+using outer_steps::outer_step;
 
 constexpr onebit::adam_options adam{.beta2 = 0.99};  // as the language model's trainer has it
 constexpr double peak_rate = 0.002;
@@ -48,75 +47,6 @@ struct options {
   std::vector<std::uint64_t> seeds{1, 2, 3};
   float outer_rate = 0.7F;  // the paper's value
   std::string text_file;
-};
-
-using tensors = std::vector<std::span<float>>;
-
-/// Outer step: makes parameters equal on all ranks again. They must be equal at construction.
-template <class Compressor>
-class outer_step {
- public:
-  outer_step(onebit::threads comm, tensors parameters, float rate)
-      : parameters_(std::move(parameters)),
-        allreduce_(comm, sizes(), onebit::gather_scatter{Compressor{}}),
-        rate_(rate) {
-    for (const auto t : parameters_) agreed_.insert(agreed_.end(), t.begin(), t.end());
-    velocity_.resize(agreed_.size());
-  }
-
-  /// Collective. The next call sends the compression error of a difference. If the parameters of a
-  /// rank are not finite, all ranks return to the parameters of the last outer step.
-  void operator()() {
-    std::size_t i = 0;
-    for (const auto t : parameters_) {
-      for (float& x : t) x = agreed_[i++] - x;
-    }
-    const bool met = allreduce_.mean(parameters_) != onebit::outcome::skipped;
-    i = 0;
-    for (const auto t : parameters_) {
-      for (float& x : t) {  // explicit fma: a compiler's choice may differ between machines
-        if (met) {
-          velocity_[i] = std::fma(momentum, velocity_[i], x);
-          agreed_[i] = std::fma(-rate_, std::fma(momentum, velocity_[i], x), agreed_[i]);
-        }
-        x = agreed_[i++];
-      }
-    }
-  }
-
-  /// Bytes that this rank sent in all outer steps.
-  std::uint64_t bytes_sent() const { return (allreduce_.sent() - before_).bytes_sent; }
-
-  /// Expected bytes_sent(). Every other rank gets a chunk of the words (32 elements) and an
-  /// averaged chunk, each with a scale per 4096 elements of a tensor and a status of 12 bytes.
-  std::uint64_t expected_bytes() const {
-    const auto ranks = static_cast<std::size_t>(allreduce_.size());
-    std::size_t words = 0, word = 0, scales = 0;
-    for (const auto t : parameters_) words += (t.size() + 31) / 32;
-    const std::size_t chunk = (words + ranks - 1) / ranks;
-    std::vector<std::set<std::pair<const float*, std::size_t>>> scales_of(ranks);
-    for (const auto t : parameters_) {
-      for (std::size_t at = 0; at < t.size(); at += 32, ++word) {
-        scales_of[word / chunk].insert({t.data(), at / 4096});
-      }
-    }
-    for (const auto& of : scales_of) scales = std::max(scales, of.size());
-    return allreduce_.steps() * 2 * (ranks - 1) *
-           (chunk * Compressor::word_bytes + (Compressor::scaled ? 4 * scales : 0) + 12);
-  }
-
- private:
-  std::vector<std::size_t> sizes() const {
-    std::vector<std::size_t> all;
-    for (const auto t : parameters_) all.push_back(t.size());
-    return all;
-  }
-
-  tensors parameters_;
-  onebit::compressed_allreduce<onebit::gather_scatter<Compressor>> allreduce_;
-  onebit::traffic before_ = allreduce_.sent();  // bytes of the comparison of sizes and compressors
-  float rate_;
-  std::vector<float> agreed_, velocity_;
 };
 
 /// One training, as one rank of several.
@@ -140,9 +70,9 @@ class trainer {
   template <class Compressor>
   std::uint64_t local_steps(std::int64_t every) {
     onebit::any_optimizer inner = onebit::adam(groups(), onebit::alone{}, adam);
-    tensors parameters;
+    std::vector<std::span<float>> parameters;
     for (const auto& p : model_->parameters()) parameters.push_back(p.value);
-    outer_step<Compressor> outer(comm_, parameters, options_.outer_rate);
+    outer_step<Compressor> outer(comm_, parameters, options_.outer_rate, momentum);
     while (step_ < options_.steps) {
       steps(inner, every);
       outer();
