@@ -9,6 +9,7 @@
 #include "device.cuh"
 
 using namespace onebit::testing;
+using namespace onebit_test;
 
 namespace {
 
