@@ -8,7 +8,8 @@
 #   bench/run.sh [--quick] [--json FILE] [Google Benchmark argument...]
 #
 # --quick        leaves the large sizes out: a minute, and no figures at memory speed
-# --json FILE    all results in one JSON file, in Google Benchmark's form
+# --json FILE    all results in one JSON file, in Google Benchmark's form, and the exchanges as a picture beside
+#                it, FILE.svg, where gnuplot is
 #
 # ONEBIT_CMAKE_ARGS   more arguments for cmake, separated by spaces
 # ONEBIT_BUILD_DIR    where to build, instead of build/bench
@@ -77,3 +78,4 @@ if [[ "$("${exchange[0]}" --help)" == *mpi* ]] && command -v mpirun >/dev/null; 
 fi
 
 summarise "$results" "$json" bench/summary.awk
+if [[ -n "$json" ]] && command -v gnuplot >/dev/null; then bench/plot.sh "${json%.json}.svg" "$json"; fi
