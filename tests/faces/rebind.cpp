@@ -201,7 +201,7 @@ TEST_CASE("tensors of several element types [rebind]") {
   run_threads(1, [](threads comm) {
     std::vector<float> x(8, 1.0F), g(8, 1.0F), moved(8, 1.0F);
     std::vector<bf16> y(8, to_bf16(1.0F)), h(8, to_bf16(1.0F)), moved_y(8, to_bf16(1.0F));
-    const auto span = [](auto& v) { return any_span(std::span(v)); };
+    const auto span = [](auto& v) { return onebit::detail::any_span(std::span(v)); };
     std::vector<param_group<any_element>> groups(1);
     groups[0].tensors = {{span(x), span(g)}, {span(y), span(h)}};
     any_optimizer o = adam(groups, comm);
