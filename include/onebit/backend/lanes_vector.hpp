@@ -16,7 +16,7 @@
 
 /// Lanes made of the compiler's vector types: a word in eight vectors of 16 bytes. Compilers make
 /// NEON, VSX or SSE of them, and scalars where a processor has no vectors. What the types have no
-/// operators for is in vector_part: instructions on aarch64, else operators or lane by lane.
+/// operators for is in part_of_word: instructions on aarch64, else operators or lane by lane.
 namespace onebit { inline namespace v0_3 {
 
 // Without optimisation each operation of a kernel would have its own place in the kernel's frame.
@@ -29,7 +29,7 @@ namespace onebit { inline namespace v0_3 {
 namespace detail {
 
 /// Operations on four lanes. In masks all bits of a lane are set, or none.
-struct vector_part {
+struct part_of_word {
   using floats [[gnu::vector_size(16)]] = float;
   using masks [[gnu::vector_size(16)]] = std::int32_t;
   using words [[gnu::vector_size(16)]] = std::uint32_t;
@@ -156,7 +156,7 @@ struct vector_part {
 };
 
 struct vector_lanes : host_lanes {
-  using part = vector_part;
+  using part = part_of_word;
   using floats = part::floats;
   using masks = part::masks;
 
