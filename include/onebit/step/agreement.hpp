@@ -15,6 +15,7 @@
 #include <onebit/core/error.hpp>
 #include <onebit/core/function_ref.hpp>
 #include <onebit/core/number_text.hpp>
+#include <onebit/kernel/scalars.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <string>
 #include <string_view>

@@ -21,6 +21,7 @@
 #include <onebit/step/agreement.hpp>
 #include <onebit/step/model_parallel.hpp>
 #include <onebit/step/report.hpp>
+#include <onebit/step/watch.hpp>
 #include <optional>
 #include <string>
 #include <utility>
