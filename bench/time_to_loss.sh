@@ -71,7 +71,7 @@ if [[ -z "$from" ]]; then
   earlier=""
   if [[ -n "$again" ]]; then
     arguments+=(--only "$again")
-    earlier="$(sed -n '/"contender"/s/,$//p' "$out.json")"
+    earlier="$(sed -n '/"contender"/{ s/,$//; p; }' "$out.json")"
   fi
   command="bench/time_to_loss.sh $rate --steps $steps --every $every --rounds $rounds"
   load="$(cut -d ' ' -f 1-3 /proc/loadavg)"
@@ -190,7 +190,6 @@ set multiplot layout 1,2 title "$(sed -n 's/.*"rate": "\([^"]*\)".*/\1/p' "$from
 set logscale x
 set grid linecolor rgb "#dddddd"
 set format x "%g"
-set yrange [*:3.1]
 set ylabel "validation loss (nats per character)"
 set linetype 1 lc rgb "#000000"
 set linetype 2 lc rgb "#888888"
@@ -202,7 +201,8 @@ unset key
 set lmargin at screen 0.06
 set rmargin at screen 0.39
 set xlabel "seconds of training"
-plot for [k = 0:contenders - 1] "$out.dat" index k using 1:3 with linespoints lw 2 pt 7 ps 0.35
+plot for [k = 0:contenders - 1] "$out.dat" index k using 1:3 with linespoints lw 2 pt 7 ps 0.35 \
+  title columnheader(1)
 set lmargin at screen 0.46
 set rmargin at screen 0.79
 set key at screen 0.995, screen 0.9 samplen 1.5
