@@ -13,7 +13,7 @@
 # RATE               of every port, as tc writes it
 # --steps N          of each training (800)
 # --every N          steps from one validation to the next; a multiple of 20 (40)
-# --rounds N         trainings with each contender, the quickest of which counts (2): what disturbs
+# --rounds N         trainings with each contender, the quickest of which counts (1): what disturbs
 #                    a machine only ever adds
 # --again NAME       trains with NAME alone, and adds that to what OUT.json has
 # --burst SIZE       what a port lets pass at full speed after a pause (by RATE, 16kb to 256kb)
@@ -29,9 +29,8 @@ source bench/common.sh
 
 absolute() { [[ "$1" == /* ]] && echo "$1" || echo "$here/$1"; }
 usage() { sed -n '/^# How long/,/^$/s/^# \{0,1\}//p' bench/time_to_loss.sh; }
-ranks=4 rate="" steps=800 every=40 rounds=2 again="" burst="" text="" out="" from="" program=""
+ranks=4 rate="" steps=800 every=40 rounds=1 again="" burst="" text="" out="" from="" program=""
 build="${ONEBIT_BUILD_DIR:-build/network}"
-command="bench/time_to_loss.sh${*:+ $*}"
 while (($#)); do
   case "$1" in
     -h | --help) usage && exit ;;
@@ -72,8 +71,9 @@ if [[ -z "$from" ]]; then
   earlier=""
   if [[ -n "$again" ]]; then
     arguments+=(--only "$again")
-    earlier="$(sed -n '/"contender"/s/,$//p' "$out.json")"
+    earlier="$(sed -n '/"contender"/{ s/,$//; p; }' "$out.json")"
   fi
+  command="bench/time_to_loss.sh $rate --steps $steps --every $every --rounds $rounds"
   load="$(cut -d ' ' -f 1-3 /proc/loadavg)"
   bench/network.sh "$rate" "$ranks" --burst "$burst" --timeout 3600 --run "$program" \
     "${arguments[@]}" >&2
@@ -146,10 +146,9 @@ awk -v data="$out.dat" '
     print "command: " command
     print header
     print steps " steps; the quickest of the trainings with each contender\n"
-    print "Where the time went, in seconds. Computing is that of two cores for four ranks: with an" \
-      " idle machine a rank\nhas a core half of the time (turns: 2); far more turns tell of other" \
-      " programs. Predicted is the computing of\nthe rank that takes longest up to each exchange," \
-      " plus bytes over the rate.\n"
+    print "Where the time went, in seconds. Turns: seconds of forward and backward for each in which" \
+      " the rank had a core;\n2 if four ranks share two idle cores, more if other programs run. Predicted:" \
+      " the computing of the rank that\ntakes longest up to each exchange, plus MB over the rate.\n"
     printf "%-28s %8s %8s = %9s + %8s %7s %10s %10s %10s %9s\n", "", "loss", "seconds", "computing",
       "waiting", "turns", "MB sent", "MB / rate", "predicted", "deviation"
     for (k = 1; k <= contenders; ++k) {
@@ -184,14 +183,13 @@ awk -v data="$out.dat" '
   }' "$from" | tee "$out.txt"
 
 gnuplot <<END
-set terminal svg noenhanced size 1000,420 dynamic background rgb "white" font "sans-serif,13"
+set terminal svg noenhanced size 1200,420 dynamic background rgb "white" font "sans-serif,13"
 set output "$out.svg"
 contenders = $(grep -c '^"' "$out.dat")
 set multiplot layout 1,2 title "$(sed -n 's/.*"rate": "\([^"]*\)".*/\1/p' "$from") on every port, four nodes"
 set logscale x
 set grid linecolor rgb "#dddddd"
 set format x "%g"
-set yrange [*:3.1]
 set ylabel "validation loss (nats per character)"
 set linetype 1 lc rgb "#000000"
 set linetype 2 lc rgb "#888888"
@@ -200,9 +198,14 @@ set linetype 4 lc rgb "#d55e00"
 set linetype 5 lc rgb "#0072b2"
 set linetype 6 lc rgb "#009e73"
 unset key
+set lmargin at screen 0.06
+set rmargin at screen 0.39
 set xlabel "seconds of training"
-plot for [k = 0:contenders - 1] "$out.dat" index k using 1:3 with linespoints lw 2 pt 7 ps 0.35
-set key bottom left reverse Left samplen 2 spacing 0.9
+plot for [k = 0:contenders - 1] "$out.dat" index k using 1:3 with linespoints lw 2 pt 7 ps 0.35 \
+  title columnheader(1)
+set lmargin at screen 0.46
+set rmargin at screen 0.79
+set key at screen 0.995, screen 0.9 samplen 1.5
 set xlabel "MB sent by a rank"
 plot for [k = 0:contenders - 1] "$out.dat" index k using 2:3 with linespoints lw 2 pt 7 ps 0.35 \
   title columnheader(1)
