@@ -42,13 +42,6 @@ function flush_one(    parts, panel, series) {
   points[panel, series] = points[panel, series] elements(name) " " v["speed_up"] " " v["speed_up_10"] \
     " " v["speed_up_90"] "\n"
 }
-/"name":/ { flush_one(); delete v; name = value_of($0) }
-/^ *"[a-z_0-9]+":/ {
-  key = $0
-  sub(/^ *"/, "", key)
-  sub(/".*/, "", key)
-  v[key] = value_of($0)
-}
 END {
   flush_one()
   if (n_panels == 0) {

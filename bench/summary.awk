@@ -28,13 +28,6 @@ function flush_one(    n, parts, key) {
     speed_up[key, parts[1]] = sprintf("%.2f%s", v["speed_up"], v["label"] ~ /inside/ ? "~" : " ")
   }
 }
-/"name":/ { flush_one(); delete v; name = value_of($0) }
-/^ *"[a-z_0-9]+":/ {
-  key = $0
-  sub(/^ *"/, "", key)
-  sub(/".*/, "", key)
-  v[key] = value_of($0)
-}
 END {
   flush_one()
   if (n_passes) {

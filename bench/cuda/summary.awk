@@ -25,13 +25,6 @@ function flush_one(    parts, key, n) {
   }
 }
 /"device":/ && !told { print "\nDevice: " value_of($0); told = 1 }
-/"name":/ { flush_one(); delete v; name = value_of($0) }
-/^ *"[a-z0-9_]+":/ {
-  key = $0
-  sub(/^ *"/, "", key)
-  sub(/".*/, "", key)
-  v[key] = value_of($0)
-}
 END {
   flush_one()
   if (n_passes) {
