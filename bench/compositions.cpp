@@ -32,18 +32,18 @@ const std::vector<composition>& compositions() {
       {"adam", bytes(8), [](const groups& g, communicator t) { return adam(g, t); }},
       {"adam_clipped", bytes(8),
        [](const groups& g, communicator t) { return adam(g, t, {.max_grad_norm = 1}); }},
-      {"one_bit_adam", bytes(12.25, 4),
+      {"one_bit_adam", bytes(8.25, 4),
        [](const groups& g, communicator t) { return one_bit_adam(g, t, frozen); }},
-      {"one_bit_adam_clipped", bytes(12.25, 4),
+      {"one_bit_adam_clipped", bytes(8.25, 4),
        [](const groups& g, communicator t) {
          auto clipped = frozen;
          clipped.adam.max_grad_norm = 1;
          return one_bit_adam(g, t, clipped);
        }},
       {"lamb", bytes(8), [](const groups& g, communicator t) { return lamb(g, t); }},
-      {"one_bit_lamb", bytes(12.5, 4),
+      {"one_bit_lamb", bytes(8.5, 4),
        [](const groups& g, communicator t) { return one_bit_lamb(g, t, frozen_lamb); }},
-      {"zero_one_adam", bytes(20.25, 4),
+      {"zero_one_adam", bytes(16.25, 4),
        [](const groups& g, communicator t) { return zero_one_adam(g, t, exchanging); }},
   };
   return all;

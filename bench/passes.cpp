@@ -7,11 +7,11 @@
 // after the other over the same memory; the share is the median over the iterations, so that what
 // other programs take of the machine hits both alike. Bytes that a pass has to move per element:
 //
-//   encode  12.375  carried, gradients and inverse denominators in (4 each), agreed signs in, live
-//                   mask in, message out (1/8 each)
-//   update  32.375  carried, parameters and squares read and written (8 each), gradients and
-//                   inverse denominators in (4 each), two agreements' signs and live mask in (1/8
-//                   each)
+//   encode  12.375  carried values and gradients in (4 each), v and this rank's squares in (2
+//                   each), agreed signs in, live mask in, message out (1/8 each)
+//   update  26.375  carried values and parameters read and written (8 each), squares read and
+//                   written, gradients in (4 each), v in (2), two agreements' signs and live mask
+//                   in (1/8 each)
 //   axpy    12      memcpy 8
 //
 // Both are of 1-bit Adam as it is by default: directions are sent, and the update makes the message
@@ -64,7 +64,7 @@ struct scene {
   std::size_t n;
   host_buffer<float> params, grads;
   onebit::detail::tensor_entry<float, float> tensor;
-  host_buffer<float> variances;  ///< the rank's own
+  host_buffer<onebit::bf16> variances, squares;  ///< the rank's own v
   float rho = 1;
   onebit::step_scalars now{.given = {.lr = 1e-7F}};
   onebit::detail::tensor_scalars numbers{.c = onebit::make_moments({0.9, 0.999, 1e-8})};
@@ -78,7 +78,8 @@ struct scene {
         params(random_buffer(n, 1)),
         grads(random_buffer(n, 2)),
         tensor{params.data(), grads.data(), 1.0F, 0.01F},
-        variances(random_buffer(n, 4)),
+        variances(n),
+        squares(n),
         own(codec{}, backend, std::span(&n, 1), pass_chunks),
         active(own.axis().n_words()),
         agreed(own.format().slot_bytes * pass_chunks),
@@ -100,14 +101,17 @@ struct scene {
     host_buffer<float> carried = random_buffer(n, 3);
     for (std::size_t i = 0; i < n; ++i) {
       carried.data()[i] *= 1.7F;
-      variances.data()[i] = std::fabs(variances.data()[i]) + 1;
+      variances.data()[i] = onebit::to_bf16(std::fabs(grads.data()[i]) + 1);
+      squares.data()[i] = onebit::to_bf16(0.01F);
     }
     own.start_from(std::move(carried));
   }
   [[nodiscard]] onebit::momentum_message<view, float, float> message() const {
     return {latest(), &tensor, &numbers, &now, units()};
   }
-  [[nodiscard]] onebit::detail::direction_units units() const { return {variances.data(), &rho}; }
+  [[nodiscard]] onebit::detail::direction_units units() const {
+    return {variances.data(), squares.data(), &rho};
+  }
   [[nodiscard]] view latest() const {
     return {codec{}, own.format(), agreed.data(), {active.data()}};
   }
@@ -137,7 +141,7 @@ class encode_pass {
 /// The update from a newly agreed direction, tile by tile after the message.
 class update_pass {
  public:
-  static constexpr double bytes = 28.375;
+  static constexpr double bytes = 26.375;
 
   update_pass(int threads, onebit::isa set, std::size_t n) : s_(threads, set, n) {
     s_.own.encode(s_.message(), s_.args(), s_.slots.data(), 0);
@@ -150,7 +154,7 @@ class update_pass {
                                 s_.latest(),
                                 at,
                                 nullptr,
-                                s_.variances.data(),
+                                s_.squares.data(),
                                 s_.units(),
                                 nullptr,
                                 {at.second_sums(), at.third_sums()}});

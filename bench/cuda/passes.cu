@@ -8,12 +8,12 @@
 // copy over pass: 1 is a pass at the speed of memory. Below 2^24 elements the cache holds what is
 // moved, of both. Bytes that a pass has to move per element:
 //
-//   encode        12.375  carried, gradients and inverse denominators in, agreed signs in, live
-//                         mask in, message out
+//   encode        12.375  carried, gradients, v and squares in, agreed signs in, live mask in,
+//                         message out
 //   serve          4.5    two ranks' signs in, residual read, live mask in, average's signs out
 //   serve_commit   8.5    residual read and written, signs of both and of the average, live mask in
-//   update        32.375  carried, parameters and squares read and written, gradients and inverse
-//                         denominators in, two agreements' signs and live mask in
+//   update        26.375  carried, parameters and squares read and written, gradients and v in, two
+//                         agreements' signs and live mask in
 //   adam          28      parameters, m and v read and written, gradients in
 //
 // Beside them what CUB makes of the simplest passes: what a device gives to code that does nothing
@@ -105,7 +105,8 @@ class encode_pass {
       : s_(stream, n),
         params_(random_buffer(s_.backend, n, 1)),
         grads_(random_buffer(s_.backend, n, 2)),
-        variances_(random_buffer(s_.backend, s_.own.axis().n_words() * 32, 4, 0.3F, 0.1F)),
+        variances_(of_bf16(s_.backend, s_.own.axis().n_words() * 32, 0.3F)),
+        squares_(of_bf16(s_.backend, s_.own.axis().n_words() * 32, 0.01F)),
         rho_(onebit::to_buffer(s_.backend, std::vector<float>{1})),
         tensor_(s_.entry(params_.data(), grads_.data())),
         agreed_(s_.make_slots()),
@@ -123,14 +124,20 @@ class encode_pass {
   }
   /// The rank's own v.
   [[nodiscard]] onebit::detail::direction_units units() const {
-    return {variances_.data(), rho_.data()};
+    return {variances_.data(), squares_.data(), rho_.data()};
   }
   [[nodiscard]] onebit::exchange_args<onebit::detail::store_at_update> args() {
     return {s_.now.data(), s_.mask(), {}, {2}};
   }
 
   scene s_;
-  onebit::detail::cuda_buffer<float> params_, grads_, variances_, rho_;
+  [[nodiscard]] static onebit::detail::cuda_buffer<onebit::bf16> of_bf16(onebit::cuda& backend,
+                                                                         std::size_t n, float x) {
+    return onebit::to_buffer(backend, std::vector<onebit::bf16>(n, onebit::to_bf16(x)));
+  }
+
+  onebit::detail::cuda_buffer<float> params_, grads_, rho_;
+  onebit::detail::cuda_buffer<onebit::bf16> variances_, squares_;
   onebit::detail::cuda_buffer<onebit::detail::tensor_entry<float, float>> tensor_;
   onebit::detail::cuda_buffer<std::byte> agreed_, slots_;
 };
@@ -197,7 +204,7 @@ class serve_commit_pass : public serve_pass {
 /// The update, tile by tile after the message, which the encode pass has not stored.
 class update_pass : public encode_pass {
  public:
-  static constexpr double bytes = 28.375;
+  static constexpr double bytes = 26.375;
 
   update_pass(cudaStream_t stream, std::size_t n) : encode_pass(stream, n) {}
   void run() {
@@ -207,7 +214,7 @@ class update_pass : public encode_pass {
                                 s_.latest(slots_),
                                 at,
                                 nullptr,
-                                variances_.data(),
+                                squares_.data(),
                                 units(),
                                 nullptr,
                                 {at.second_sums(), at.third_sums()}});

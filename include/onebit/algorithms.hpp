@@ -280,7 +280,7 @@ template <class P, class G, class... Policies>
 ///
 /// - Sends: 2 (W-1)/W n/8 bytes a compressed step, plus scales, in 2 collectives; a refresh 2
 /// (W-1)/W 0.77 n more, in 4 more.
-/// - State: 12.25 + 4/W bytes per parameter (8.25 + 4/W without refreshes). Work space of a
+/// - State: 8.25 + 4/W bytes per parameter. Work space of a
 /// refresh: 1.6 + 1.5/W bytes per parameter, freed if the gap is at least 16 steps.
 /// - Gradients are not written in compressed steps. An element without a gradient up to the freeze
 /// or a refresh does not move until then; its directions are carried. Weight decay acts on it.
@@ -421,7 +421,7 @@ template <class P, class G, class... Policies>
 ///
 /// - Sends: in an exchange as one_bit_adam, 3 bits for its one; in a refresh, in local steps too,
 /// as one_bit_adam; in other local steps nothing.
-/// - State: 20.13 + 4/W bytes per parameter, 16.13 + 4/W without keeps_squares.
+/// - State: 16.13 + 4/W bytes per parameter.
 /// - Skips: all ranks, if a gradient is not finite in a step that communicates; in a local step
 /// without a refresh only its rank leaves the gradient out, unknown to the others.
 /// - Limit: messages are sums of learning rates times directions. Rates that change up and down by

@@ -88,6 +88,11 @@ TEST_CASE("lanes: the portable ones are plain C++") {
       if (op == op_stochastic) {
         expected[i] = onebit::stochastic_bf16(in.a[i], static_cast<std::uint32_t>(i));
       }
+      if (op == op_squares) {
+        const std::uint32_t random = onebit::random_of_word(static_cast<std::uint32_t>(i / 32));
+        expected[i] = onebit::to_float(onebit::stochastic_square(
+            in.a[i], onebit::random_of_square(static_cast<std::uint32_t>(i % 32), random)));
+      }
       if (op == op_digest) {
         expected[i] = onebit::digest_step(onebit::digest_step(in.c[i], in.a[i]), in.b[i]);
       }

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -118,6 +119,36 @@ TEST_CASE("element: stochastic rounding goes to either neighbour, and the mean s
   }
   CHECK(n_changed == 0);
   CHECK(n_infinite == 0);
+}
+
+TEST_CASE("element: squares go to either neighbour, the mean stays, and none becomes 0") {
+  constexpr std::uint32_t n = 1U << 16U;
+  const auto rounded = [](float x, std::uint32_t random) {
+    return static_cast<std::uint32_t>(onebit::stochastic_square(x, random).bits) << 16U;
+  };
+  for (const float x : {0.0F, 1.0F, 1.001F, 3e38F, 1e-38F, 5e-39F}) {
+    std::uint64_t sum = 0;
+    for (std::uint32_t random = 0; random < n; ++random) sum += rounded(x, random);
+    CHECK(sum == std::uint64_t{bits_of(x)} * n);
+  }
+  for (std::uint32_t random = 0; random < n; ++random) {
+    REQUIRE(rounded(std::numeric_limits<float>::denorm_min(), random) == 0x10000U);
+    REQUIRE(rounded(9e-41F, random) <= 0x10000U);
+    for (const std::uint32_t nan : {0x7FFFFFFFU, 0xFFFFFFFFU, 0x7F800001U}) {
+      REQUIRE(std::isnan(float_of(rounded(float_of(nan), random))));
+    }
+  }
+  // an element of a word draws every number, whatever the word's are
+  std::vector<bool> places(32);
+  for (std::uint32_t l = 0; l < 32; ++l) {
+    places[onebit::place_of_square(l)] = true;
+    std::vector<bool> drawn(n);
+    for (std::uint32_t of_word = 0; of_word < n; ++of_word) {
+      drawn[onebit::random_of_square(l, of_word)] = true;
+    }
+    CHECK(std::find(drawn.begin(), drawn.end(), false) == drawn.end());
+  }
+  CHECK(std::find(places.begin(), places.end(), false) == places.end());
 }
 
 #if defined(__FLT16_MANT_DIG__)

@@ -4,6 +4,7 @@
 // Ranks that are told different things, call different optimizers, or compute in another mode: told
 // on all ranks in the step where they part, with nothing changed; or harmless.
 
+#include <bit>
 #include <cfenv>
 #include <cmath>
 #include <cstring>
@@ -310,13 +311,17 @@ TEST_CASE("a bit that flips in parameters or state of one rank is found by verif
       for (int i = 0; i < 9; ++i) (void)train(o, data);
       o.verify();
       if (t.rank() == 2) {
-        const float* const v = o.rule().variance();
-        auto* const moment = const_cast<float*>(v != nullptr ? v : o.rule().inverse());
-        float* at = what == 0 ? &data.params[2][3000] : moment + 64 + 3000;
-        std::uint32_t word = 0;
-        std::memcpy(&word, at, sizeof word);
-        word ^= 1U << bit;
-        std::memcpy(at, &word, sizeof word);
+        const auto flip = [&](float& x) {
+          x = std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) ^ 1U << bit);
+        };
+        const onebit::bf16* const v = o.rule().followed_variance();
+        if (what == 0) {
+          flip(data.params[2][3000]);
+        } else if (v == nullptr) {
+          flip(const_cast<float&>(o.rule().inverse()[64 + 3000]));
+        } else {
+          const_cast<onebit::bf16&>(v[64 + 3000]).bits ^= static_cast<std::uint16_t>(1U << bit / 2);
+        }
       }
       for (int i = 0; i < 4; ++i) {
         try {
@@ -339,7 +344,10 @@ TEST_CASE("a bit that flips in parameters or state of one rank is found by verif
       training<> data;
       auto o = skipping(data, t);
       for (int i = 0; i < 20; ++i) (void)train(o, data);
-      if (t.rank() == 2) const_cast<float*>(o.rule().variance())[64 + 3000] *= 2;
+      if (t.rank() == 2) {
+        auto* const v = const_cast<onebit::bf16*>(o.rule().followed_variance());
+        v[64 + 3000].bits += 0x80;  // twice as large
+      }
       try {
         for (std::uint64_t i = 0; i < k || o.rule().moved(); ++i) (void)train(o, data);
         o.verify();

@@ -198,6 +198,13 @@ struct warp_lanes {
     return onebit::stochastic_bf16(a, key + Warp::lane());
   }
 
+  ONEBIT_HD static value load_squares(const bf16* p) {
+    return to_float(p[place_of_square(Warp::lane())]);
+  }
+  ONEBIT_HD static void store_squares(bf16* p, value a, std::uint32_t key) {
+    p[place_of_square(Warp::lane())] =
+        onebit::stochastic_square(a, random_of_square(Warp::lane(), random_of_word(key)));
+  }
   ONEBIT_HD static value stochastic_power_of_two(value a, std::uint32_t key) {
     return onebit::stochastic_power_of_two(a, key + Warp::lane());
   }

@@ -182,6 +182,18 @@ struct portable_lanes : host_lanes {
     for (std::uint32_t l = 0; l < 32; ++l) r.lane[l] = onebit::stochastic_bf16(a.lane[l], key + l);
     return r;
   }
+  /// Loads a word of squares: see place_of_square.
+  ONEBIT_PORTABLE static value load_squares(const bf16* p) {
+    value r;
+    for (std::uint32_t l = 0; l < 32; ++l) r.lane[l] = to_float(p[place_of_square(l)]);
+    return r;
+  }
+  /// Rounds by stochastic_square, at random by the hash of `key`, and stores a word of squares.
+  ONEBIT_PORTABLE static void store_squares(bf16* p, const value& a, std::uint32_t key) {
+    const std::uint32_t random = random_of_word(key);
+    for (std::uint32_t l = 0; l < 32; ++l)
+      p[place_of_square(l)] = onebit::stochastic_square(a.lane[l], random_of_square(l, random));
+  }
   /// Applies onebit::stochastic_power_of_two, in lane l with key + l.
   ONEBIT_PORTABLE static value stochastic_power_of_two(const value& a, std::uint32_t key) {
     value r;

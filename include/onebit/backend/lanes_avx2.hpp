@@ -101,6 +101,21 @@ struct avx2_lanes : host_lanes {
     return {stochastic(a.p0, key), stochastic(a.p1, key + 8), stochastic(a.p2, key + 16),
             stochastic(a.p3, key + 24)};
   }
+  ONEBIT_TARGET static value load_squares(const bf16* p) {
+    _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(p) + 1024),
+                 _MM_HINT_T0);
+    const __m256i a = _mm256_loadu_si256(static_cast<const __m256i*>(static_cast<const void*>(p)));
+    const __m256i b =
+        _mm256_loadu_si256(static_cast<const __m256i*>(static_cast<const void*>(p + 16)));
+    return {first_of(a), second_of(a), first_of(b), second_of(b)};
+  }
+  ONEBIT_TARGET static void store_squares(bf16* p, const value& a, std::uint32_t key) {
+    const __m256i random = _mm256_set1_epi16(static_cast<short>(random_of_word(key)));
+    _mm256_storeu_si256(static_cast<__m256i*>(static_cast<void*>(p)),
+                        squares(a.p0, a.p1, _mm256_add_epi16(random, in_turn(0))));
+    _mm256_storeu_si256(static_cast<__m256i*>(static_cast<void*>(p + 16)),
+                        squares(a.p2, a.p3, _mm256_add_epi16(random, in_turn(16))));
+  }
   ONEBIT_TARGET static value stochastic_power_of_two(const value& a, std::uint32_t key) {
     return {power(a.p0, key), power(a.p1, key + 8), power(a.p2, key + 16), power(a.p3, key + 24)};
   }
@@ -262,6 +277,34 @@ struct avx2_lanes : host_lanes {
     const __m256i within = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x7F7F0000), size(v));
     return _mm256_blendv_ps(v, _mm256_castsi256_ps(_mm256_and_si256(sum, upper)),
                             _mm256_castsi256_ps(within));
+  }
+  /// Return the floats of the first, and of the second, of eight pairs of bf16.
+  ONEBIT_TARGET static __m256 first_of(const __m256i& pairs) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+  }
+  ONEBIT_TARGET static __m256 second_of(const __m256i& pairs) {
+    const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xFFFF0000U));
+    return _mm256_castsi256_ps(_mm256_and_si256(pairs, upper));
+  }
+  /// Returns random_of_square of a word whose bits are 0, for eight pairs, the first of which is l.
+  ONEBIT_TARGET static __m256i in_turn(short l) {
+    const __m256i pairs = _mm256_setr_epi16(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+    return _mm256_mullo_epi16(_mm256_add_epi16(pairs, _mm256_set1_epi16(l)),
+                              _mm256_set1_epi16(static_cast<short>(0x9E37U)));
+  }
+  /// Returns eight pairs of stochastic_square.
+  ONEBIT_TARGET static __m256i squares(const __m256& first, const __m256& second,
+                                       const __m256i& random) {
+    const __m256i a = _mm256_castps_si256(first), b = _mm256_castps_si256(second);
+    const __m256i upper = _mm256_blend_epi16(_mm256_srli_epi32(a, 16), b, 0xAA);
+    const __m256i lower = _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xAA);
+    const __m256i one = _mm256_set1_epi16(1);
+    const __m256i up = _mm256_min_epu16(_mm256_subs_epu16(lower, random), one);
+    const __m256i least = _mm256_min_epu16(_mm256_or_si256(upper, lower), one);
+    const __m256i nan =
+        _mm256_blend_epi16(_mm256_castps_si256(_mm256_cmp_ps(first, first, _CMP_UNORD_Q)),
+                           _mm256_castps_si256(_mm256_cmp_ps(second, second, _CMP_UNORD_Q)), 0xAA);
+    return _mm256_or_si256(_mm256_max_epu16(_mm256_add_epi16(upper, up), least), nan);
   }
   /// Applies stochastic_power_of_two to eight floats, in lane l with key + l.
   ONEBIT_TARGET static __m256 power(const __m256& v, std::uint32_t key) {

@@ -34,6 +34,7 @@ struct part_of_word {
   using masks [[gnu::vector_size(16)]] = std::int32_t;
   using words [[gnu::vector_size(16)]] = std::uint32_t;
   using halves [[gnu::vector_size(8)]] = std::uint16_t;
+  using eighths [[gnu::vector_size(16)]] = std::uint16_t;
 
   ONEBIT_VECTOR static words words_of(const floats& x) { return __builtin_bit_cast(words, x); }
   ONEBIT_VECTOR static words words_of(const masks& x) { return __builtin_bit_cast(words, x); }
@@ -148,6 +149,27 @@ struct part_of_word {
     const words sum = words_of(v) + (hashed(key) >> 16U);
     return choose(size(v) < 0x7F7F0000U, floats_of(sum & 0xFFFF0000U), v);
   }
+  /// Return the floats of the first, and of the second, of four pairs of bf16.
+  ONEBIT_VECTOR static floats first_of(const words& pairs) { return floats_of(pairs << 16U); }
+  ONEBIT_VECTOR static floats second_of(const words& pairs) {
+    return floats_of(pairs & 0xFFFF0000U);
+  }
+  /// Returns random_of_square for four pairs, the first of which is l.
+  ONEBIT_VECTOR static eighths in_turn(std::uint16_t l, std::uint16_t of_word) {
+    return (eighths{0, 8, 1, 9, 2, 10, 3, 11} + l) * std::uint16_t{0x9E37U} + of_word;
+  }
+  /// Returns four pairs of stochastic_square.
+  ONEBIT_VECTOR static words squares(const floats& first, const floats& second,
+                                     const eighths& random) {
+    const words a = words_of(first), b = words_of(second);
+    const auto upper = __builtin_bit_cast(eighths, (a >> 16U) | (b & 0xFFFF0000U)),
+               lower = __builtin_bit_cast(eighths, (a & 0xFFFFU) | b << 16U);
+    const auto rounded_up = upper - __builtin_bit_cast(eighths, lower > random);
+    const auto lost = __builtin_bit_cast(eighths, (rounded_up == 0) & ((upper | lower) != 0));
+    const words nan =
+        (words_of(first != first) & 0xFFFFU) | (words_of(second != second) & 0xFFFF0000U);
+    return __builtin_bit_cast(words, rounded_up | (lost & 1U)) | nan;
+  }
   /// Applies stochastic_power_of_two to four floats, in lane l with key + l.
   ONEBIT_VECTOR static floats power(const floats& v, std::uint32_t key) {
     const words sum = words_of(v) + (hashed(key) >> 9U);
@@ -261,6 +283,19 @@ struct vector_lanes : host_lanes {
             part::stochastic(a.p2, key + 8),  part::stochastic(a.p3, key + 12),
             part::stochastic(a.p4, key + 16), part::stochastic(a.p5, key + 20),
             part::stochastic(a.p6, key + 24), part::stochastic(a.p7, key + 28)};
+  }
+  ONEBIT_VECTOR static value load_squares(const bf16* p) {
+    const auto a = part::load<part::words>(p), b = part::load<part::words>(p + 8),
+               c = part::load<part::words>(p + 16), d = part::load<part::words>(p + 24);
+    return {part::first_of(a), part::first_of(b), part::second_of(a), part::second_of(b),
+            part::first_of(c), part::first_of(d), part::second_of(c), part::second_of(d)};
+  }
+  ONEBIT_VECTOR static void store_squares(bf16* p, const value& a, std::uint32_t key) {
+    const auto random = static_cast<std::uint16_t>(random_of_word(key));
+    part::store(p, part::squares(a.p0, a.p2, part::in_turn(0, random)));
+    part::store(p + 8, part::squares(a.p1, a.p3, part::in_turn(4, random)));
+    part::store(p + 16, part::squares(a.p4, a.p6, part::in_turn(16, random)));
+    part::store(p + 24, part::squares(a.p5, a.p7, part::in_turn(20, random)));
   }
   ONEBIT_VECTOR static value stochastic_power_of_two(const value& a, std::uint32_t key) {
     return {part::power(a.p0, key),      part::power(a.p1, key + 4),  part::power(a.p2, key + 8),

@@ -301,7 +301,8 @@ struct compensate_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const std::size_t index = tiles.first + i;
     const tile t = tiles[i];
-    const auto message = produce.template at<L>(t, index);
+    auto message = produce.template at<L>(t, index);
+    if constexpr (requires { message.kept; }) message.kept = true;
     const auto old = residual.template at<L>(t, index);
     const auto place = residual.compensated.template at<L>(t);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {

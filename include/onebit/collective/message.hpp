@@ -291,10 +291,7 @@ template <class C>
 ONEBIT_HD std::uint32_t rounding_key([[maybe_unused]] const step_scalars* now,
                                      [[maybe_unused]] bool by_server) {
   if constexpr (RandomCompressor<C>) {
-    // lowbias32's multipliers, and odd constants: no other hash of the library starts from these
-    const std::uint32_t of_step = mixed(now->given.number ^ 0x5851F42DU);
-    return mixed((of_step ^ of_step >> 16U) +
-                 (by_server ? 0U : (now->given.rank + 1U) * 0x9E3779B9U));
+    return rounding_key_of(now, 0x5851F42DU, by_server ? 0U : now->given.rank + 1U);
   } else {
     return 0;
   }

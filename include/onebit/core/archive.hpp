@@ -42,7 +42,7 @@ using known_checkpoints = std::map<std::uint64_t, bool>;
 inline constexpr char checkpoint_magic[8] = {'o', 'n', 'e', 'b', 'i', 't', '\r', '\n'};
 inline constexpr std::uint32_t checkpoint_order = 0x01020304U;
 /// Rises with each change of what `archive` passes, or in which order.
-inline constexpr std::uint32_t checkpoint_version = 23;
+inline constexpr std::uint32_t checkpoint_version = 24;
 
 /// Calls f(data, n) with n objects in a backend's memory; on a deferred backend in pieces, copied
 /// to the host.

@@ -155,6 +155,33 @@ ONEBIT_HD constexpr float stochastic_bf16(float x, std::uint32_t key) {
   return __builtin_bit_cast(float, (u + (mixed(key) >> 16U)) & 0xFFFF0000U);
 }
 
+/// Rounds x >= 0 stochastically to bf16; the mean over all 2^16 values of `random` is x. A positive
+/// x never becomes 0, NaN stays NaN. Above the largest finite bf16 the result may be infinite.
+ONEBIT_HD constexpr bf16 stochastic_square(float x, std::uint32_t random) {
+  const std::uint32_t u = __builtin_bit_cast(std::uint32_t, x);
+  const std::uint32_t upper = (u >> 16U) + ((u & 0xFFFFU) > random ? 1U : 0U);
+  if (x != x) return {0xFFFFU};
+  return {static_cast<std::uint16_t>(upper == 0 && u != 0 ? 1U : upper)};
+}
+
+// Words of squares: 32 bf16, of which two that are 8 apart lie in the same 4 bytes. Lanes then
+// widen them by a shift and a mask.
+//
+//     bytes  0-3    4-7   ...  28-31 | 32-35   ...   60-63
+//            0, 8   1, 9  ...  7, 15 | 16, 24  ...   23, 31
+
+/// Returns where element l of a word lies.
+ONEBIT_HD constexpr std::uint32_t place_of_square(std::uint32_t l) {
+  return 2 * ((l & 7U) + (l >> 4U & 1U) * 8) + (l >> 3U & 1U);
+}
+/// Returns 16 random bits for element l of a word: those of the word, and a multiple of the golden
+/// section. So each element is rounded at random, and those of a word in turn.
+ONEBIT_HD constexpr std::uint32_t random_of_square(std::uint32_t l, std::uint32_t of_word) {
+  return (of_word + l * 0x9E37U) & 0xFFFFU;
+}
+/// Returns the random bits of a word.
+ONEBIT_HD constexpr std::uint32_t random_of_word(std::uint32_t key) { return mixed(key) >> 16U; }
+
 /// Rounds x >= 0 stochastically to one of the two neighbouring powers of two (below 2^-126: to that
 /// or 0); the mean over all `mixed(key)` is x. Returns x itself if x is infinite or NaN.
 ONEBIT_HD constexpr float stochastic_power_of_two(float x, std::uint32_t key) {

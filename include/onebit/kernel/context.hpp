@@ -192,9 +192,14 @@ struct gradients_of {
 
   ONEBIT_HD typename L::value load(std::uint32_t k) const {
     if (first == nullptr) return L::set(0.0F);
-    const auto g = L::mul(detail::load_elements<L>(first, k, n), L::set(inverse_loss_scale));
+    const auto g = load_kept(k);
     return L::fma(L::mul(g, L::set(0x1p80F)), L::set(0.0F),
                   g);  // from 2^48 on g 2^80 is inf, and inf * 0 is NaN
+  }
+  /// The same in a step that is kept, where all magnitudes are below the limit.
+  ONEBIT_HD typename L::value load_kept(std::uint32_t k) const {
+    if (first == nullptr) return L::set(0.0F);
+    return L::mul(detail::load_elements<L>(first, k, n), L::set(inverse_loss_scale));
   }
 };
 

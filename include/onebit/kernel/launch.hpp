@@ -71,6 +71,14 @@ struct wide_lanes {
     for (unsigned j = 0; j < N; ++j) r.word[j] = L::template unrounded<T>(a.word[j], b.word[j]);
     return r;
   }
+  ONEBIT_HD static value load_squares(const bf16* p) {
+    value r;
+    for (unsigned j = 0; j < N; ++j) r.word[j] = L::load_squares(p + 32 * j);
+    return r;
+  }
+  ONEBIT_HD static void store_squares(bf16* p, const value& a, std::uint32_t key) {
+    for (unsigned j = 0; j < N; ++j) L::store_squares(p + 32 * j, a.word[j], key + j);
+  }
   ONEBIT_HD static value stochastic_bf16(const value& a, std::uint32_t key) {
     value r;
     for (unsigned j = 0; j < N; ++j) r.word[j] = L::stochastic_bf16(a.word[j], key + 32 * j);

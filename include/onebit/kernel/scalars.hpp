@@ -7,6 +7,7 @@
 #include <onebit/concepts/backend.hpp>
 #include <onebit/concepts/moments.hpp>
 #include <onebit/core/config.hpp>
+#include <onebit/core/element_types.hpp>
 #include <utility>
 #include <vector>
 
@@ -89,6 +90,16 @@ inline constexpr std::uint32_t first_optimizer = 1U << 18U, n_optimizers = 1U <<
 }  // namespace message_tag
 
 namespace detail {
+
+/// Returns the part of a hash key that is one for all elements in this step: of the step's number,
+/// of what is rounded (`use`, an odd constant), and of a rank (1 + its number), or 0 where all
+/// ranks shall round alike. From lowbias32's multipliers: no other hash of the library starts
+/// there.
+ONEBIT_HD std::uint32_t rounding_key_of(const step_scalars* now, std::uint32_t use,
+                                        std::uint32_t rank) {
+  const std::uint32_t of_step = mixed(now->given.number ^ use);
+  return mixed((of_step ^ of_step >> 16U) + rank * 0x9E3779B9U);
+}
 
 /// Calls a step off on behalf of the host: sets `skip`, or, with `by_message`, `nonfinite`, which
 /// the status of the next message carries to the other ranks.

@@ -10,11 +10,13 @@
 #include <onebit/concepts/rule.hpp>
 #include <onebit/concepts/stand_ins.hpp>
 #include <onebit/core/config.hpp>
+#include <onebit/core/element_types.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/context.hpp>
 #include <onebit/kernel/param_group.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <onebit/rule/moments.hpp>
+#include <onebit/rule/own_variance.hpp>
 #include <onebit/rule/refreshing.hpp>
 #include <type_traits>
 #include <utility>
@@ -58,17 +60,17 @@ struct adam_dense_kernel {
 
 /// Update of the compressed phase: x -= lr (u c + weight_decay x), u the latest mean direction, c
 /// the bias correction of m. Also updates this rank's v, if it has its own. Reads and writes 8
-/// bytes and a bit per element; 20 with a v of its own; 4 more if momenta are sent. With a `Layer`
+/// bytes and a bit per element; 18 with a v of its own; 4 more if momenta are sent. With a `Layer`
 /// type, lr is multiplied by the layer's coefficient.
 template <class View, class P, class G, class Layer = void>
 struct adam_update_kernel {
   View latest;
   step_tables<P, G> tables;
   const float* inverses;          ///< if momenta are sent: 1 / (sqrt(v) + eps); else null
-  float* variance = nullptr;      ///< this rank's own v, or null
-  direction_units units{};        ///< of `variance`
+  bf16* since = nullptr;          ///< this rank's squares, or null
+  direction_units units{};        ///< of `since`
   const Layer* layers = nullptr;  ///< by tensor; unused without a `Layer` type
-  growth_sums growth{};           ///< of `variance`
+  growth_sums growth{};           ///< of `since`
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
@@ -85,7 +87,7 @@ struct adam_update_kernel {
       if (inverses != nullptr) u = L::mul(u, L::load(inverses + (t.word + k) * 32));
       params.move(k, rate, tensor.weight_decay, u);
     }
-    if (variance != nullptr) update_variance<L>(variance, units, growth, i, t, tables);
+    if (since != nullptr) take_squares_in<L>(since, units, growth, i, t, tables);
   }
 };
 
@@ -116,7 +118,7 @@ class adam_rule : public freezing_rule<B, adam_options> {
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
     update(detail::adam_update_kernel<View, P, G>{
-        latest, at, base::directions() ? nullptr : base::inverse(), base::own(), base::units(),
+        latest, at, base::directions() ? nullptr : base::inverse(), base::since(), base::units(),
         nullptr, base::growth_sums(at)});
     base::note_growth(at);
   }

@@ -10,6 +10,7 @@
 #include <onebit/concepts/rule.hpp>
 #include <onebit/concepts/stand_ins.hpp>
 #include <onebit/core/config.hpp>
+#include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/clipping.hpp>
@@ -18,6 +19,7 @@
 #include <onebit/kernel/param_group.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <onebit/rule/moments.hpp>
+#include <onebit/rule/own_variance.hpp>
 #include <onebit/rule/refreshing.hpp>
 #include <utility>
 #include <vector>
@@ -194,14 +196,15 @@ struct followed_coefficient_kernel {
 };
 
 /// Updates x from the mean direction and the layer's coefficient, then this rank's v and its sketch
-/// of directions. 24 bytes and a bit per element.
+/// of directions. 22 bytes and a bit per element.
 template <class View, class P, class G>
 struct lamb_update_kernel {
   View latest;
   step_tables<P, G> tables;
   const lamb_layer* layers;
   direction_units units;
-  float *variance, *sketch;  ///< null variance: a refresh computes it
+  bf16* since;  ///< this rank's squares; null: a refresh computes them
+  float* sketch;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
@@ -223,12 +226,13 @@ struct lamb_update_kernel {
     L::store_scalar(tables.sums + i, word_lanes::fold(size));  // squared norm of the mean direction
     const gradients_of<L, G> gradient(tensor, t, tables.now);
     const auto in_units = units.at<L>(t, moments);
+    const std::uint32_t key = key_of_squares(tables.now) + static_cast<std::uint32_t>(t.word);
     auto even = word_lanes::set(0.0F), odd = word_lanes::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       const auto g = gradient.load(k);
       const auto own = tables.active.template keep<L>(word, in_units(k, g));
-      if (variance != nullptr) L::store(variance + word * 32, in_units.next_variance(k, g));
+      if (since != nullptr) L::store_squares(since + word * 32, in_units.next_since(k, g), key + k);
       for (unsigned j = 0; j < L::words; ++j) {
         const std::uint32_t signs = sketch_signs(word + j);
         auto& sum = (k + j) % 2 == 0 ? even : odd;
@@ -432,7 +436,7 @@ class lamb_rule : public freezing_rule<B, Options> {
     at.launch(layers_.size(), detail::sketched_direction_kernel{at.tensor_tiles, at.scalars,
                                                                 at.sums, layers_.data()});
   }
-  /// Updates x, and what this rank keeps, from the latest mean. Two passes, 28 bytes per element.
+  /// Updates x, and what this rank keeps, from the latest mean. Two passes, 26 bytes per element.
   template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
@@ -441,7 +445,7 @@ class lamb_rule : public freezing_rule<B, Options> {
     at.launch(layers_.size(), detail::followed_coefficient_kernel<P, G>{
                                   at, layers_.data(), options_.min_coeff, options_.max_coeff});
     update(detail::lamb_update_kernel<View, P, G>{latest, at, layers_.data(), base::units(),
-                                                  base::own(), sketch_.data()});
+                                                  base::since(), sketch_.data()});
     at.launch(layers_.size(),
               detail::direction_growth_kernel{at.tensor_tiles, at.sums, layers_.data()});
   }

@@ -82,65 +82,6 @@ inline void validate_range(const char* options, const char* betas, double low, c
   return max_step > 0 ? static_cast<float>(max_step) : (std::numeric_limits<float>::max)();
 }
 
-namespace detail {
-
-/// Converts gradients to directions: divides by sqrt(v) + eps. v is this rank's own, with the
-/// square of the gradient that it divides in it, as in Adam, or constant.
-struct direction_units {
-  const float* variance = nullptr;  ///< this rank's v, before this step, on the flat axis; or null
-  const float* rho = nullptr;       ///< by tensor: own squares have the weight rho^2
-  const float* growth = nullptr;    ///< by tensor: above `sudden` the weight is rho; or null
-  const float* inverse = nullptr;   ///< constant 1 / (sqrt(v) + eps); both null: momenta are sent
-
-  /// Squared norm of a gradient, over the one that v expects, from which on it has grown at once.
-  static constexpr float sudden = 10;
-
-  /// Weight of a tensor's own squares.
-  [[nodiscard]] ONEBIT_HD float weight_of(std::size_t tensor) const {
-    const float r = rho[tensor] < 0 ? -rho[tensor] : rho[tensor];
-    return growth != nullptr && growth[tensor] > sudden ? r : r * r;
-  }
-
-  /// Reader of one tile.
-  template <class L>
-  struct reader {
-    const float *variance, *inverse;  ///< of the tile
-    float beta2, weight, correction, eps;
-
-    /// Returns v after a gradient: beta2 v + weight g^2.
-    ONEBIT_HD typename L::value next_variance(const typename L::value& v,
-                                              const typename L::value& g) const {
-      return L::fma(L::mul(g, L::set(weight)), g, L::mul(v, L::set(beta2)));
-    }
-    /// Returns v of word k after a gradient.
-    ONEBIT_HD typename L::value next_variance(std::uint32_t k, const typename L::value& g) const {
-      return next_variance(L::load(variance + 32 * k), g);
-    }
-    /// Returns the direction of a gradient of word k; g if momenta are sent. NaN stays NaN.
-    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& g) const {
-      if (variance != nullptr) {
-        const auto root = L::sqrt(L::mul(next_variance(k, g), L::set(correction)));
-        return L::div(g, L::add(root, L::set(eps)));
-      }
-      return inverse != nullptr ? L::mul(g, L::load(inverse + 32 * k)) : g;
-    }
-  };
-  /// Returns the reader of a tile.
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, const tensor_scalars& moments) const {
-    const float weight =
-        variance != nullptr ? weight_of(t.tensor) * moments.c.one_minus_beta2 : 0.0F;
-    return {variance == nullptr ? nullptr : variance + t.word * 32,
-            inverse == nullptr ? nullptr : inverse + t.word * 32,
-            moments.c.beta2,
-            weight,
-            moments.v_correction,
-            moments.c.eps};
-  }
-};
-
-}  // namespace detail
-
 /// Base of rules that keep m, and v unless `keeps_v` is false, on the flat axis: 4 bytes per
 /// element each. `Options` has beta1, beta2, eps and max_grad_norm.
 template <Backend B, class Options>

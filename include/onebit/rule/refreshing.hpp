@@ -10,6 +10,7 @@
 #include <onebit/concepts/plan.hpp>
 #include <onebit/concepts/rule.hpp>
 #include <onebit/core/config.hpp>
+#include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/context.hpp>
@@ -17,6 +18,7 @@
 #include <onebit/kernel/param_group.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <onebit/rule/moments.hpp>
+#include <onebit/rule/own_variance.hpp>
 #include <onebit/rule/sketch.hpp>
 #include <utility>
 #include <vector>
@@ -42,8 +44,9 @@ struct momentum_message {
     gradients_of<L, G> gradient;
     detail::moments_constants c;
     detail::direction_units::reader<L> in_units;
+    bool kept = false;  ///< the step is kept: gradients need no check
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      const auto g = in_units(k, gradient.load(k));
+      const auto g = in_units(k, kept ? gradient.load_kept(k) : gradient.load(k));
       return L::fma(g, L::set(c.one_minus_beta1), L::fma(momentum(k), L::set(c.beta1), base));
     }
   };
@@ -54,185 +57,6 @@ struct momentum_message {
             moments.c, units.at<L>(t, moments)};
   }
 };
-
-namespace detail {
-
-/// Exchanges the next rho for the one in use, by tensor.
-struct swap_rho_kernel {
-  static constexpr bool serial = true;
-  float *next, *rho;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const float was = rho[i], will = next[i];
-    L::store_scalar(rho + i, will);
-    L::store_scalar(next + i, was);
-  }
-};
-
-/// What this rank's own v has taken in since the last refresh: own - beta2^k v, not below 0. What
-/// it has taken in by more than rho^2 counts rho^2: the mean over the ranks is rho^2 times the mean
-/// of their squares.
-struct own_squares_field {
-  const float *own, *variance;
-  const tensor_scalars* scalars;
-  const float *weighted, *unweighted;  ///< see growth_state; or null
-
-  template <class L>
-  struct reader {
-    const float *own, *variance;
-    float decay, part;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-      const auto old = L::mul(L::load(variance + 32 * k), L::set(decay));
-      return L::mul((L::max)(L::sub(L::load(own + 32 * k), old), L::set(0.0F)), L::set(part));
-    }
-    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      return L::add(base, (*this)(k));
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    // sums that overflow say nothing
-    const float all = weighted == nullptr ? 0.0F : weighted[t.tensor];
-    const float part = all > 0 ? unweighted[t.tensor] / all : 1.0F;
-    return {own + t.word * 32, variance + t.word * 32,
-            static_cast<float>(scalars[t.tensor].decay_since), part < 1 ? part : 1.0F};
-  }
-};
-
-/// Brings v up to date: v <- beta2^k v + rho q, q the mean of the ranks' squares in the k steps
-/// since the last refresh; `mean` is q times the square of the rho that they were kept with. Each
-/// rank's own v starts from it, with this step's gradient, unless `units` has none. Active elements
-/// stay active; those with v > 0 become active.
-template <class View, class P, class G>
-struct refresh_variance_kernel {
-  View mean;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  const tensor_scalars* scalars;
-  const step_scalars* now;
-  active_mask before;
-  std::uint32_t* active;  ///< null: no element becomes active
-  const float* old_rho;   ///< by tensor: of the last refresh
-  direction_units units;  ///< with the new rho; without: no gradient is taken in
-  float *v, *own;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    const auto mean_at = mean.template at<L>(t, i);
-    const tensor_scalars& moments = scalars[t.tensor];
-    const float old = old_rho[t.tensor],
-                rho = L::abs_scalar(units.rho == nullptr ? old : units.rho[t.tensor]);
-    const auto decay = L::set(static_cast<float>(moments.decay_since)),
-               inverse = L::set(rho / (old * old));
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const std::size_t word = t.word + k, place = word * 32;
-      const auto v_new = L::fma(mean_at(k), inverse, L::mul(L::load(v + place), decay));
-      L::store(v + place, v_new);
-      if (active == nullptr) {
-        L::store(own + place, v_new);
-        continue;
-      }
-      std::uint32_t lives = 0;
-      L::store_bits(&lives, L::positive(v_new));
-      L::store_scalar(active + word, lives | before.words[word]);
-      const gradients_of<L, G> gradient(tensors[t.tensor], t, now);
-      const auto in_units = units.template at<L>(t, moments);
-      L::store(own + place, in_units.next_variance(v_new, gradient.load(k)));
-    }
-  }
-};
-
-/// Sums by tile of a rank's squares and of its v before them, from which its growth comes.
-struct growth_sums {
-  float *squares = nullptr, *variances = nullptr;
-
-  template <class L>
-  struct of_tile {
-    using word_lanes = one_word<L>;
-    typename word_lanes::value squares = word_lanes::set(0.0F), variances = word_lanes::set(0.0F);
-    ONEBIT_HD void add(const typename L::value& g, const typename L::value& v) {
-      add_squares<L>(squares, g);
-      add_words<L>(variances, v);
-    }
-  };
-  template <class L>
-  ONEBIT_HD void store(std::size_t i, const of_tile<L>& sums) const {
-    L::store_scalar(squares + i, one_word<L>::fold(sums.squares));
-    L::store_scalar(variances + i, one_word<L>::fold(sums.variances));
-  }
-};
-
-/// Updates this rank's v with the gradients of tile i.
-template <class L, class P, class G>
-ONEBIT_HD void update_variance(float* variance, const direction_units& units,
-                               const growth_sums& growth, std::size_t i, const tile& t,
-                               const step_tables<P, G>& tables) {
-  const gradients_of<L, G> gradient(tables.tensors[t.tensor], t, tables.now);
-  const auto in_units = units.at<L>(t, tables.scalars[t.tensor]);
-  growth_sums::of_tile<L> sums;
-  for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-    float* const place = variance + (t.word + k) * 32;
-    const auto g = gradient.load(k), v = L::load(place);
-    sums.add(g, v);
-    L::store(place, in_units.next_variance(v, g));
-  }
-  growth.store<L>(i, sums);
-}
-
-inline constexpr std::size_t growth_arrays = 3;  ///< of growth_state
-
-/// What a rank knows of a tensor's growth, from its own gradients: arrays by tensor, one after the
-/// other. All null if the rule does not note it.
-template <class T>
-struct growth_state {
-  T* growth = nullptr;      ///< squared norm over what v expected, in the last step that noted it
-  T* weighted = nullptr;    ///< squares noted since the last refresh, weighted
-  T* unweighted = nullptr;  ///< the same squares, all with the weight rho^2
-  std::size_t n = 0;        ///< number of tensors
-
-  growth_state(T* memory, std::size_t n_floats) {
-    if (n_floats == 0) return;
-    n = n_floats / growth_arrays;
-    growth = memory;
-    weighted = growth + n;
-    unweighted = weighted + n;
-  }
-  /// Restarts what is summed up between refreshes.
-  [[nodiscard]] copy_kernel restart() const { return {nullptr, weighted, 2 * n}; }
-};
-
-/// Brings growth_state up to date after a step. v expects v / rho of a rank's squares.
-struct growth_kernel {
-  static constexpr bool serial = true;
-  const tile_range* tensor_tiles;
-  const tensor_scalars* scalars;
-  growth_sums sums;
-  direction_units units;
-  growth_state<float> state;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile_range r = tensor_tiles[i];
-    const std::size_t n = r.end - r.begin;
-    const double squares = L::sum(sums.squares + r.begin, n),
-                 v = product(L::sum(sums.variances + r.begin, n),
-                             static_cast<double>(scalars[i].v_correction));
-    const float rho = L::abs_scalar(units.rho[i]), beta2 = scalars[i].c.beta2;
-    const auto by = [&](float sum, float weight) {
-      return fmaf(weight, static_cast<float>(squares), product_of(beta2, sum));
-    };
-    L::store_scalar(state.weighted + i, by(state.weighted[i], units.weight_of(i)));
-    L::store_scalar(state.unweighted + i, by(state.unweighted[i], rho * rho));
-    const double found = squares > 0 && v > 0 ? product(squares, static_cast<double>(rho)) / v : 0;
-    L::store_scalar(state.growth + i, static_cast<float>(found));
-  }
-  /// Returns a b, never contracted.
-  ONEBIT_HD static float product_of(float a, float b) { return fmaf(a, b, 0.0F); }
-};
-
-}  // namespace detail
 
 /// Base of rules whose v follows (docs/variance.md). In compressed steps no rank knows the mean
 /// gradient. Each rank updates a v of its own from its own gradients, v_r <- beta2 v_r + rho^2 (1 -
@@ -254,8 +78,9 @@ struct growth_kernel {
 /// shortens such steps, so it gained nothing.
 ///
 /// `Options` has the members that moments_rule requires, bias_correction, max_step and
-/// keeps_squares. State after the freeze: v, and the rank's own, 8 bytes per element; without
-/// keeps_squares 1 / (sqrt(v) + eps), which is constant, 4 bytes.
+/// keeps_squares. State after the freeze: v and the rank's squares since the last refresh, in bf16
+/// (rule/own_variance.hpp), 4 bytes per element; without keeps_squares 1 / (sqrt(v) + eps), which
+/// is constant, in floats.
 template <Backend B, class Options>
 class refreshing_rule : public moments_rule<B, Options> {
   using base = moments_rule<B, Options>;
@@ -273,8 +98,10 @@ class refreshing_rule : public moments_rule<B, Options> {
         to_buffer(backend_, std::vector<float>(notes ? detail::growth_arrays * n_tensors_ : 0));
   }
   [[nodiscard]] bool frozen() const { return frozen_; }
-  /// Returns v, on the flat axis, of the last refresh; null while its inverse takes its place.
+  /// Returns v in floats, on the flat axis, in dense steps; null after them.
   [[nodiscard]] const float* variance() const { return inverted() ? nullptr : v_.data(); }
+  /// Returns v of the last refresh, words of squares on the flat axis, if v follows; else null.
+  [[nodiscard]] const bf16* followed_variance() const { return own_.v.data(); }
   /// Returns 1 / (sqrt(v) + eps), on the flat axis, if v is constant after the freeze; else null.
   [[nodiscard]] const float* inverse() const { return inverted() ? v_.data() : nullptr; }
   /// An average beside an exchange is a refresh, if v follows.
@@ -298,12 +125,12 @@ class refreshing_rule : public moments_rule<B, Options> {
   }
   /// True if v follows in compressed steps.
   [[nodiscard]] bool keeps_squares() const { return options_.keeps_squares; }
-  /// Returns the rank's own v, on the flat axis; null if all ranks have the same.
-  [[nodiscard]] const float* own_variance() const { return own_.data(); }
+  /// True if each rank has a v of its own.
+  [[nodiscard]] bool follows() const { return frozen_ && keeps_squares(); }
   /// Returns the field that a refresh averages.
-  [[nodiscard]] detail::own_squares_field own_squares(const detail::tensor_scalars* scalars) const {
+  [[nodiscard]] detail::own_squares_field own_squares() const {
     const detail::growth_state<const float> g = growth();
-    return {own_.data(), v_.data(), scalars, g.weighted, g.unweighted};
+    return {own_.since.data(), g.weighted, g.unweighted};
   }
   /// Takes the layout of messages and the number of ranks. rho starts anew.
   void prepare_refreshes(const layout&, int n_ranks) {
@@ -312,23 +139,23 @@ class refreshing_rule : public moments_rule<B, Options> {
   }
   /// Returns zeroed memory for v.
   [[nodiscard]] float_buffer make_variance() { return make_floats(); }
-  /// Refreshes v, if it follows, by the mean over the ranks of an older job of `own_squares`. Only
-  /// launches.
+  /// Refreshes v, if it follows, by the mean over the ranks of an older job of `own_squares`, whose
+  /// memory it overwrites. Only launches.
   template <class P, class G>
-  void take_squares(const float_buffer& mean, const step_context<B, P, G>& at) {
+  void take_squares(float_buffer& mean, const step_context<B, P, G>& at) {
     if (!follows()) return;
-    bring_up_to_date(mean, at, v_.data(), own_.data());
+    write_refreshed(mean, at, mean.data());
+    launch_start(at, mean.data(), own_);
     backend_.launch(growth().restart().launches(), growth().restart());
   }
 
   /// Writes v to `v`, as a refresh by `mean`, the mean over the ranks of `own_squares`, would bring
-  /// it up to date; changes no state. `spare` is memory like `v`.
+  /// it up to date; changes no state.
   template <class P, class G>
-  void write_variance(const float_buffer& mean, const step_context<B, P, G>& at, float* v,
-                      float* spare) {
+  void write_variance(const float_buffer& mean, const step_context<B, P, G>& at, float* v) {
+    if (follows()) return write_refreshed(mean, at, v);
     const detail::copy_kernel copy{v_.data(), v, v_.size()};
     backend_.launch(copy.launches(), copy);
-    if (follows()) bring_up_to_date(mean, at, v, spare);
   }
   /// Writes the momentum to `m`, from a mean message and `v` of write_variance, from which it takes
   /// the inverse, if v is one.
@@ -377,8 +204,8 @@ class refreshing_rule : public moments_rule<B, Options> {
   }
   /// Updates v from `mean`, the mean of `own_squares` before this step, and this rank's own v from
   /// it and this step's gradient. Writes to `active` which elements are active from now on.
-  /// `at_mean` has the layout of `mean`, `at` the layout of messages. One pass, 12 bytes per
-  /// element and the gradients.
+  /// `at_mean` has the layout of `mean`, `at` the layout of messages. One pass, 6 bytes per
+  /// element, the mean and the gradients.
   template <class View, class P, class G>
   void refresh_variance(const View& mean, const step_context<B, P, G>& at_mean,
                         const step_context<B, P, G>& at, std::uint32_t* active, float* work,
@@ -387,9 +214,16 @@ class refreshing_rule : public moments_rule<B, Options> {
     at.launch(n_tensors_, detail::swap_rho_kernel{f.rho, rho_.data()});
     detail::direction_units started = units();
     started.growth = nullptr;  // no step has noted the squares of this one
-    at_mean.launch(detail::refresh_variance_kernel<View, P, G>{
-        mean, at_mean.tiles, at_mean.tensors, at_mean.scalars, at_mean.now, at_mean.active, active,
-        f.rho, started, v_.data(), own_.data()});
+    at_mean.launch(
+        detail::refresh_variance_kernel<View, P, G>{{mean, own_.v.data(), at_mean.scalars, f.rho},
+                                                    at_mean.tiles,
+                                                    at_mean.tensors,
+                                                    at_mean.now,
+                                                    at_mean.active,
+                                                    active,
+                                                    started,
+                                                    own_.v.data(),
+                                                    own_.since.data()});
     at.launch(growth().restart().launches(), growth().restart());
   }
   /// Returns the message of the compressed phase.
@@ -424,27 +258,37 @@ class refreshing_rule : public moments_rule<B, Options> {
     }
   }
 
-  /// Archives the state that differs between ranks: the rank's own v.
+  /// Archives v, and whether it is in floats or follows; frozen_ must be known.
+  template <class Archive>
+  void archive_variance(Archive& a) {
+    a.buffer(v_, backend_, follows() ? 0 : n_floats());
+    a.buffer(own_.v, backend_, follows() ? n_floats() : 0);
+  }
+
+  /// Archives the state that differs between ranks: the rank's squares.
   template <class Archive>
   void archive_own(Archive& a) {
-    a.buffer(own_, backend_, follows() ? n_floats() : 0);
+    a.buffer(own_.since, backend_, follows() ? n_floats() : 0);
     if (follows()) a.buffer(growth_, backend_);
   }
 
  protected:
+  /// Memory of detail::direction_units: see there.
+  struct own_buffers {
+    buffer_of<B, bf16> v, since;
+    [[nodiscard]] std::size_t bytes() const { return v.bytes() + since.bytes(); }
+  };
   /// `notes_growth`: false if the rule does not call `note_growth`.
   refreshing_rule(Options options, B backend, bool notes_growth = true)
       : base(options, std::move(backend)), notes_growth_(notes_growth) {}
   using base::backend_, base::m_, base::make_floats, base::n_floats, base::options_, base::v_;
-  /// True if each rank has a v of its own.
-  [[nodiscard]] bool follows() const { return frozen_ && keeps_squares(); }
   /// True if v's inverse is in its place: while v is constant.
   [[nodiscard]] bool inverted() const { return frozen_ && !keeps_squares(); }
-  /// The rank's own v, for the update of a step: null in a refresh, which computes it.
-  [[nodiscard]] float* own() { return refreshing_ ? nullptr : own_.data(); }
+  /// The rank's squares, for the update of a step: null in a refresh, which computes them.
+  [[nodiscard]] bf16* since() { return refreshing_ ? nullptr : own_.since.data(); }
   [[nodiscard]] detail::direction_units units() const {
-    if (follows()) return {own_.data(), rho_.data(), growth().growth, nullptr};
-    return {nullptr, nullptr, nullptr, directions() ? inverse() : nullptr};
+    if (follows()) return {own_.v.data(), own_.since.data(), rho_.data(), growth().growth, nullptr};
+    return {nullptr, nullptr, nullptr, nullptr, directions() ? inverse() : nullptr};
   }
   /// Memory for the sums of a step's tiles.
   template <class P, class G>
@@ -459,21 +303,32 @@ class refreshing_rule : public moments_rule<B, Options> {
     at.launch(n_tensors_, detail::growth_kernel{at.tensor_tiles, at.scalars, growth_sums(at),
                                                 units(), growth()});
   }
-  /// Starts the rank's own v from v; `own` is memory of make_variance.
-  void start_own(float_buffer&& own) {
-    const detail::copy_kernel copy{v_.data(), own.data(), v_.size()};
+  [[nodiscard]] own_buffers make_own() {
+    return {backend_.template make_buffer<bf16>(n_floats()),
+            backend_.template make_buffer<bf16>(n_floats())};
+  }
+  /// Starts the rank's own v from v, which is freed. `own` is memory of make_own.
+  template <class At>
+  void start_own(own_buffers&& own, const At& at) {
     own_ = std::move(own);
-    backend_.launch(copy.launches(), copy);
+    launch_start(at, v_.data(), own_);
+    v_ = {};
     const detail::copy_kernel clear{nullptr, growth_.data(), growth_.size()};
     backend_.launch(clear.launches(), clear);
   }
-  void forget_own() noexcept { own_ = {}; }
+  /// Ends the rank's own v: v of the last refresh goes to `v`, memory of make_floats.
+  template <class At>
+  void end_own(float_buffer&& v, const At& at) {
+    backend_.launch(at.n_tiles(), detail::widen_kernel{at.tiles, own_.v.data(), v.data()});
+    v_ = std::move(v);
+    own_ = {};
+  }
 
   bool frozen_ = false;
   bool refreshing_ = false;  ///< the step in progress is a refresh
   std::size_t n_tensors_ = 0;
   float_buffer rho_;     ///< by tensor, of the last refresh; before the first: -first_rho_
-  float_buffer own_;     ///< the rank's own v, while v follows
+  own_buffers own_;      ///< while v follows: the rank's own v, in place of v_
   float_buffer growth_;  ///< see detail::growth_state
 
  private:
@@ -481,21 +336,18 @@ class refreshing_rule : public moments_rule<B, Options> {
   [[nodiscard]] detail::growth_state<const float> growth() const {
     return {growth_.data(), growth_.size()};
   }
-  /// Refreshes `v` by the mean of `own_squares`, without this step's gradient; copies it to `own`.
+  /// Writes v as a refresh by the mean of `own_squares` makes it, without this step's gradient.
   template <class P, class G>
-  void bring_up_to_date(const float_buffer& mean, const step_context<B, P, G>& at, float* v,
-                        float* own) {
-    backend_.launch(at.n_tiles(), detail::refresh_variance_kernel<flat_field, P, G>{{mean.data()},
-                                                                                    at.tiles,
-                                                                                    at.tensors,
-                                                                                    at.scalars,
-                                                                                    at.now,
-                                                                                    {},
-                                                                                    nullptr,
-                                                                                    rho_.data(),
-                                                                                    {},
-                                                                                    v,
-                                                                                    own});
+  void write_refreshed(const float_buffer& mean, const step_context<B, P, G>& at, float* v) {
+    const detail::refreshed_variance<flat_field> refreshed{
+        {mean.data()}, own_.v.data(), at.scalars, rho_.data()};
+    backend_.launch(at.n_tiles(),
+                    detail::write_variance_kernel<flat_field>{refreshed, at.tiles, v});
+  }
+  template <class At>
+  void launch_start(const At& at, const float* from, own_buffers& own) {
+    backend_.launch(at.n_tiles(), detail::start_own_kernel{at.tiles, at.now, from, own.v.data(),
+                                                           own.since.data()});
   }
   [[nodiscard]] float_buffer make_rho(bool kept) {
     return to_buffer(backend_, std::vector<float>(kept ? n_tensors_ : 0, -first_rho_));
@@ -517,24 +369,25 @@ class freezing_rule : public refreshing_rule<B, Options> {
   /// Ends the dense steps: fills `active`, and hands m over. Allocates before it changes anything.
   template <class At>
   [[nodiscard]] initial_momentum<float_buffer> freeze(std::uint32_t* active, const At& at) {
-    auto own = base::keeps_squares() ? base::make_variance() : float_buffer{};
+    const bool follows = base::keeps_squares();
+    auto own = follows ? base::make_own() : typename base::own_buffers{};
     frozen_ = true;
-    if (own.size() > 0) base::start_own(std::move(own));
     backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, m_.data(), v_.data(),
                                                         base::inverted() ? v_.data() : nullptr,
                                                         active, base::directions()});
+    if (follows) base::start_own(std::move(own), at);
     return {std::move(m_), nullptr, at.scalars};
   }
   /// Returns to dense steps, with m from the previous mean message. Drops what residuals hold.
   template <class View, class At>
   void thaw(const View& previous, const At& at) {
     auto m = base::make_floats();
+    if (base::follows()) base::end_own(base::make_floats(), at);
     backend_.launch(at.n_tiles(), detail::thaw_kernel<View>{previous, at.tiles, at.active, m.data(),
                                                             base::variance(),
                                                             base::inverted() ? v_.data() : nullptr,
                                                             at.scalars, base::directions()});
     m_ = std::move(m);
-    base::forget_own();
     frozen_ = false;
   }
   /// Hands over the previous mean message, to an exchange that starts with v frozen.
@@ -553,7 +406,7 @@ class freezing_rule : public refreshing_rule<B, Options> {
     a.scalar(frozen_);
     base::archive_form(a, false);
     a.buffer(m_, backend_, frozen_ ? 0 : base::n_floats());
-    a.buffer(v_, backend_, base::n_floats());
+    base::archive_variance(a);
   }
 
  protected:

@@ -11,6 +11,7 @@
 #include <onebit/concepts/rule.hpp>
 #include <onebit/concepts/stand_ins.hpp>
 #include <onebit/core/config.hpp>
+#include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/context.hpp>
@@ -18,6 +19,7 @@
 #include <onebit/kernel/param_group.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <onebit/rule/moments.hpp>
+#include <onebit/rule/own_variance.hpp>
 #include <onebit/rule/refreshing.hpp>
 #include <optional>
 #include <utility>
@@ -77,8 +79,9 @@ struct zero_one_message {
     moments_constants c;
     float rate;
     direction_units::reader<L> in_units;
+    bool kept = false;  ///< as in momentum_message
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      const auto g = in_units(k, gradient.load(k));
+      const auto g = in_units(k, kept ? gradient.load_kept(k) : gradient.load(k));
       return L::fma(L::set(rate), c.template next_momentum<L>(L::load(momentum + 32 * k), g), base);
     }
   };
@@ -174,7 +177,7 @@ struct zero_one_step_kernel {
   float* m;
   const float* v;         ///< null if v follows: m then is a direction
   direction_units units;  ///< of this rank's own v, if v follows
-  float* variance;        ///< this rank's own v, or null
+  bf16* since;            ///< this rank's squares, or null
   float most;             ///< bound of directions: adam_options::max_step
   float* anchor;
   const double* lr_before;  ///< by tensor: sum of lr since the last exchange, without this step's
@@ -191,6 +194,7 @@ struct zero_one_step_kernel {
     const float rate = tensor.rate(tables.now);
     const tensor_scalars moments = tables.scalars[t.tensor];
     const auto in_units = units.at<L>(t, moments);
+    const std::uint32_t key = key_of_squares(tables.now) + static_cast<std::uint32_t>(t.word);
     using word_lanes = one_word<L>;
     [[maybe_unused]] auto found = word_lanes::set(0.0F), left = word_lanes::set(0.0F);
     const bool starts = Local && !(lr_before[t.tensor] > 0);
@@ -208,7 +212,7 @@ struct zero_one_step_kernel {
         direction =
             L::div(m_corrected, moments.c.template denominator<L>(v_k, moments.v_correction));
       }
-      if (variance != nullptr) L::store(variance + word * 32, in_units.next_variance(k, g));
+      if (since != nullptr) L::store_squares(since + word * 32, in_units.next_since(k, g), key + k);
       if constexpr (Local) add_to_digest<L>(found, params.load(k));
       if (starts) L::store(anchor + word * 32, params.exact(k, anchor + word * 32));
       L::store(m_word, m_new);
@@ -255,9 +259,9 @@ struct zero_one_exchange_kernel {
   step_tables<P, G> tables;
   float *m, *anchor;
   const float* v;           ///< null if v follows, and directions are summed
-  float* variance;          ///< this rank's own v, or null
-  direction_units units;    ///< of `variance`
-  growth_sums growth;       ///< of `variance`
+  bf16* since;              ///< this rank's squares, or null
+  direction_units units;    ///< of `since`
+  growth_sums growth;       ///< of `since`
   const double* lr_before;  ///< by tensor: sum of lr since the last exchange, without this step's
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
@@ -268,7 +272,7 @@ struct zero_one_exchange_kernel {
     const auto u_at = latest.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const tensor_scalars moments = tables.scalars[t.tensor];
-    if (variance != nullptr) update_variance<L>(variance, units, growth, i, t, tables);
+    if (since != nullptr) take_squares_in<L>(since, units, growth, i, t, tables);
     const double sum =
         lr_before[t.tensor] + static_cast<double>(tensor.rests ? 0.0F : tables.now->given.lr);
     if (!(sum > 0)) return;
@@ -391,16 +395,17 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   template <class P, class G>
   [[nodiscard]] initial_momentum<buffer_of<B, float>> freeze(std::uint32_t* active,
                                                              const step_context<B, P, G>& at) {
-    auto own = base::make_variance();
-    base::start_own(std::move(own));
+    auto own = base::make_own();
     backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, m_.data(), v_.data(),
                                                         nullptr, active, true});
+    base::start_own(std::move(own), at);
     frozen_ = true;
     return {};
   }
   /// Restarts exchanges after steps of one rank alone, from the current parameters.
   template <class View, class P, class G>
   void resume(const View&, const step_context<B, P, G>& at) {
+    if (base::follows()) base::end_own(base::make_floats(), at);
     at.backend.launch(lr_sum_.size(), sum_of_rates(at, true));
     moved_ = false;
     if (!frozen_) return;
@@ -408,7 +413,6 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
         at.n_tiles(),
         detail::thaw_kernel<flat_field>{
             {m_.data()}, at.tiles, at.active, m_.data(), v_.data(), nullptr, at.scalars, true});
-    base::forget_own();
     frozen_ = false;
   }
   /// Updates v from the mean gradient. One pass, 12 bytes per element.
@@ -428,7 +432,7 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
                                                        const step_context<B, P, G>& at) const {
     return {m_.data(), at.tensors, at.scalars, at.now, base::units()};
   }
-  /// Updates x and m from the local gradient. One pass, 24 bytes per element, 28 if v follows. In a
+  /// Updates x and m from the local gradient. One pass, 24 bytes per element, 26 if v follows. In a
   /// step without communication the learning rate counts on every rank, even if the rank leaves its
   /// gradient out, since other ranks do not learn of it.
   template <class P, class G>
@@ -443,12 +447,12 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
       at.launch(lr_sum_.size(), add);
     }
   }
-  /// Updates x, anchor and m from the mean sum. One pass, 20 bytes per element, 32 if v follows.
+  /// Updates x, anchor and m from the mean sum. One pass, 20 bytes per element, 30 if v follows.
   template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
     update(detail::zero_one_exchange_kernel<View, P, G>{latest, at, m_.data(), anchor_.data(),
-                                                        shared(), base::own(), base::units(),
+                                                        shared(), base::since(), base::units(),
                                                         base::growth_sums(at), lr_sum_.data()});
     base::note_growth(at);
     at.launch(lr_sum_.size(), sum_of_rates(at, true));
@@ -510,7 +514,7 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
     a.buffer(lr_sum_, backend_);
     const std::size_t n = n_floats();
     a.buffer(m_, backend_, n);
-    a.buffer(v_, backend_, n);
+    base::archive_variance(a);
     a.buffer(anchor_, backend_, n);
   }
 
@@ -534,7 +538,7 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   template <bool Local, class Field, class P, class G>
   void step(const Field& gradient, const step_context<B, P, G>& at, float most) {
     at.launch(detail::zero_one_step_kernel<Field, P, G, Local>{
-        gradient, at, m_.data(), shared(), base::units(), base::own(), most, anchor_.data(),
+        gradient, at, m_.data(), shared(), base::units(), base::since(), most, anchor_.data(),
         lr_sum_.data(), written_memory(), n_tensors()});
   }
   /// v, if all ranks have the same: null if v follows.

@@ -138,7 +138,7 @@ template <class E, class Buffer>
   auto sum = make_flat(), squares = make_flat();
   add_own_squares(e, n_ranks, squares.data());
   e.comm.all_reduce_sum(squares.data(), squares.size());
-  e.rule.write_variance(squares, at, v.data(), m.data());
+  e.rule.write_variance(squares, at, v.data());
   if constexpr (!decltype(e.rule)::local_steps) {
     add_residuals(e, n_ranks, per_node, sum.data());
     e.comm.all_reduce_sum(sum.data(), sum.size());

@@ -100,14 +100,14 @@ class variance_refresh {
   [[nodiscard]] static variance_buffer make_variance(R& rule) { return rule.make_variance(); }
   /// Refreshes v of an old job's rule by the mean of its ranks' squares.
   template <class E>
-  static void take_squares(E& e, const variance_buffer& mean) {
+  static void take_squares(E& e, variance_buffer& mean) {
     e.rule.take_squares(mean, e.at_average());
     e.backend().launch(e.tensors.size(), detail::begin_since_kernel{e.tensors.scalars.data()});
   }
   /// Calls f with the field that a refresh averages, if this rank has a v of its own.
   template <class E, class F>
   static void visit_squares(E& e, const F& f) {
-    if (e.rule.own_variance() != nullptr) f(e.rule.own_squares(e.tensors.scalars.data()));
+    if (e.rule.follows()) f(e.rule.own_squares());
   }
 
   template <class Archive>
@@ -134,7 +134,7 @@ class variance_refresh {
   template <class E, class At>
   void average(E& e, const At& at) {
     float* const work = average_.work();
-    average_.all_reduce(e.rule.own_squares(at.scalars), e.rule.floats_beside(at, work), e.now());
+    average_.all_reduce(e.rule.own_squares(), e.rule.floats_beside(at, work), e.now());
     e.rule.take_floats_beside(average_.beside().latest(), on_axis_of(average_.beside(), e), at,
                               e.now(), work);
   }
@@ -184,7 +184,7 @@ class variance_refresh<B, R, false> {
   static void prepare_rule(R&, const layout&, int) {}
   [[nodiscard]] static variance_buffer make_variance(R&) { return {}; }
   template <class E>
-  static void take_squares(E&, const variance_buffer&) {}
+  static void take_squares(E&, variance_buffer&) {}
   template <class E, class F>
   static void visit_squares(E&, const F&) {}
   template <class Archive>

@@ -43,6 +43,10 @@ struct inputs {
     for (const float x : specials()) {
       for (const float y : specials()) push(x, y, specials()[a.size() % 31]);
     }
+    for (std::size_t i = 0; i < 32; ++i) {  // NaN that a carry would turn into 0 or infinity
+      constexpr std::uint32_t nans[] = {0x7FFFFFFFU, 0xFFFFFFFFU, 0x7F800001U, 0x7FC00000U};
+      push(std::bit_cast<float>(nans[i % 4]), 1, std::bit_cast<float>(nans[i / 8]));
+    }
     for (std::size_t i = 0; i < 64 * 32; ++i) {
       const auto wide = [&](std::uint64_t which) {
         return std::ldexp(noise(5, which, 0, i),
@@ -88,38 +92,30 @@ enum operation : std::size_t {
   op_mul_sub,  // a b - c, must not be fused
   op_sub_mul,  // c - a b, must not be fused
   op_stochastic,
+  op_squares,
   op_power,
   op_digest,
   op_dot,  // a loop of add(sum, mul(a, b)) over three products
   n_operations
 };
-inline constexpr const char* names[n_operations] = {"set",
-                                                    "load",
-                                                    "add",
-                                                    "sub",
-                                                    "mul",
-                                                    "div",
-                                                    "max",
-                                                    "sqrt",
-                                                    "abs",
-                                                    "fma",
-                                                    "select",
-                                                    "with_sign",
-                                                    "keep",
-                                                    "add(mul, c)",
-                                                    "add(c, mul)",
-                                                    "sub(mul, c)",
-                                                    "sub(c, mul)",
-                                                    "stochastic_bf16",
-                                                    "stochastic_power_of_two",
-                                                    "digest",
-                                                    "sum of products"};
+inline constexpr const char* names[n_operations] = {"set",           "load",
+                                                    "add",           "sub",
+                                                    "mul",           "div",
+                                                    "max",           "sqrt",
+                                                    "abs",           "fma",
+                                                    "select",        "with_sign",
+                                                    "keep",          "add(mul, c)",
+                                                    "add(c, mul)",   "sub(mul, c)",
+                                                    "sub(c, mul)",   "stochastic_bf16",
+                                                    "store_squares", "stochastic_power_of_two",
+                                                    "digest",        "sum of products"};
 
 struct every_operation {
   const float *a, *b, *c;
   const std::uint32_t* bits;
   std::size_t n_words;
   float* out;               // [operation][word][lane]
+  bf16* squares;            // [word][lane]
   std::uint32_t* bits_out;  // [5][word]
   float* scalars_out;       // [4][word]
 
@@ -145,6 +141,8 @@ struct every_operation {
     put<L>(op_with_sign, w, L::with_sign(mask, x));
     put<L>(op_keep, w, L::keep(mask, x));
     put<L>(op_stochastic, w, L::stochastic_bf16(x, static_cast<std::uint32_t>(32 * w)));
+    L::store_squares(squares + 32 * w, x, static_cast<std::uint32_t>(w));
+    put<L>(op_squares, w, L::load_squares(squares + 32 * w));
     put<L>(op_power, w, L::stochastic_power_of_two(L::abs(x), static_cast<std::uint32_t>(32 * w)));
     put<L>(op_digest, w, L::digest(L::digest(z, x), y));
     put<L>(op_mul_add, w, L::add(L::mul(x, y), z));
@@ -179,10 +177,11 @@ results run(B backend, const inputs& in) {
   const auto a = uploaded(backend, in.a), b = uploaded(backend, in.b), c = uploaded(backend, in.c);
   const auto bits = uploaded(backend, in.bits);
   auto out = backend.template make_buffer<float>(n_operations * n * 32);
+  auto squares = backend.template make_buffer<bf16>(n * 32);
   auto scalars = backend.template make_buffer<float>(4 * n);
   auto bits_out = backend.template make_buffer<std::uint32_t>(5 * n);
   backend.launch(n, every_operation{a.data(), b.data(), c.data(), bits.data(), n, out.data(),
-                                    bits_out.data(), scalars.data()});
+                                    squares.data(), bits_out.data(), scalars.data()});
   return {downloaded(backend, out), downloaded(backend, scalars), downloaded(backend, bits_out)};
 }
 
