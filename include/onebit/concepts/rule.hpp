@@ -112,15 +112,16 @@ template <class R>
 concept RefreshingRule = detail::ExchangeRule<R> &&
     requires(R r, const R fixed, const detail::any_step_context<R>& at,
              const detail::any_field& mean, std::uint32_t* active, float* work,
-             decltype(r.make_variance())& squares, detail::any_archive a) {
+             detail::any_archive a) {
   { fixed.keeps_squares() } -> std::convertible_to<bool>;  // false: v is never refreshed
   { R::n_floats_beside(at.axis) } -> std::convertible_to<std::size_t>;   // floats that travel
   { R::n_floats_at_home(at.axis) } -> std::convertible_to<std::size_t>;  // floats that do not
   r.prepare_refreshes(at.axis, 1);  // takes the layout of messages and the number of ranks
   { fixed.follows() } -> std::convertible_to<bool>;  // true: this rank has a v of its own
   fixed.own_squares();                               // returns the field to average
-  r.take_squares(squares, at);  // refreshes v from a mean over an old job's ranks, its scratch
-  r.floats_beside(at, work);    // returns the field of floats to average beside
+  // refreshes v from a mean over an old job's ranks, memory of make_variance, which it overwrites
+  r.take_squares(std::declval<decltype(r.make_variance())&>(), at);
+  r.floats_beside(at, work);  // returns the field of floats to average beside
   // the first context has the layout of `mean`, the second the layout of messages
   r.take_floats_beside(mean, at, at, std::declval<step_scalars*>(), work);  // before updates
   r.refresh_variance(mean, at, at, active, work);  // after updates: v and the next `active`
