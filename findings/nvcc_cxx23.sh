@@ -38,7 +38,9 @@ CUDA
 # mode_of <compiler and flags>: __cplusplus, and whether something was said
 mode_of() {
   "$@" "$work/mode.cu" -o "$work/mode" >"$work/said" 2>&1 || { echo "error" && return; }
-  echo "$("$work/mode")$(grep -qi warning "$work/said" && echo ", a warning" || true)"
+  local warned=""
+  if grep -qi warning "$work/said"; then warned=", a warning"; fi
+  echo "$("$work/mode")$warned"
 }
 
 nvcc --version | grep release
