@@ -154,7 +154,7 @@ class update_pass {
                                 s_.latest(),
                                 at,
                                 nullptr,
-                                s_.squares.data(),
+                                true,
                                 s_.units(),
                                 nullptr,
                                 {at.second_sums(), at.third_sums()}});

@@ -214,7 +214,7 @@ class update_pass : public encode_pass {
                                 s_.latest(slots_),
                                 at,
                                 nullptr,
-                                squares_.data(),
+                                true,
                                 units(),
                                 nullptr,
                                 {at.second_sums(), at.third_sums()}});

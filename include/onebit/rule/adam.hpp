@@ -10,7 +10,6 @@
 #include <onebit/concepts/rule.hpp>
 #include <onebit/concepts/stand_ins.hpp>
 #include <onebit/core/config.hpp>
-#include <onebit/core/element_types.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/context.hpp>
 #include <onebit/kernel/param_group.hpp>
@@ -67,10 +66,10 @@ struct adam_update_kernel {
   View latest;
   step_tables<P, G> tables;
   const float* inverses;          ///< if momenta are sent: 1 / (sqrt(v) + eps); else null
-  bf16* since = nullptr;          ///< this rank's squares, or null
-  direction_units units{};        ///< of `since`
+  bool takes_squares = false;     ///< into this rank's own v
+  direction_units units{};        ///< of that v
   const Layer* layers = nullptr;  ///< by tensor; unused without a `Layer` type
-  growth_sums growth{};           ///< of `since`
+  growth_sums growth{};           ///< of that v
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
@@ -87,7 +86,7 @@ struct adam_update_kernel {
       if (inverses != nullptr) u = L::mul(u, L::load(inverses + (t.word + k) * 32));
       params.move(k, rate, tensor.weight_decay, u);
     }
-    if (since != nullptr) take_squares_in<L>(since, units, growth, i, t, tables);
+    if (takes_squares) take_squares_in<L>(units, growth, i, t, tables);
   }
 };
 
@@ -118,8 +117,8 @@ class adam_rule : public freezing_rule<B, adam_options> {
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
     update(detail::adam_update_kernel<View, P, G>{
-        latest, at, base::directions() ? nullptr : base::inverse(), base::since(), base::units(),
-        nullptr, base::growth_sums(at)});
+        latest, at, base::directions() ? nullptr : base::inverse(), base::takes_squares(),
+        base::units(), nullptr, base::growth_sums(at)});
     base::note_growth(at);
   }
 };

@@ -10,7 +10,6 @@
 #include <onebit/concepts/rule.hpp>
 #include <onebit/concepts/stand_ins.hpp>
 #include <onebit/core/config.hpp>
-#include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/clipping.hpp>
@@ -203,7 +202,7 @@ struct lamb_update_kernel {
   step_tables<P, G> tables;
   const lamb_layer* layers;
   direction_units units;
-  bf16* since;  ///< this rank's squares; null: a refresh computes them
+  bool takes_squares;  ///< into this rank's own v; false: a refresh does
   float* sketch;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
@@ -232,7 +231,7 @@ struct lamb_update_kernel {
       const std::size_t word = t.word + k;
       const auto g = gradient.load(k);
       const auto own = tables.active.template keep<L>(word, in_units(k, g));
-      if (since != nullptr) L::store_squares(since + word * 32, in_units.next_since(k, g), key + k);
+      if (takes_squares) in_units.take_in(k, g, key);
       for (unsigned j = 0; j < L::words; ++j) {
         const std::uint32_t signs = sketch_signs(word + j);
         auto& sum = (k + j) % 2 == 0 ? even : odd;
@@ -445,7 +444,7 @@ class lamb_rule : public freezing_rule<B, Options> {
     at.launch(layers_.size(), detail::followed_coefficient_kernel<P, G>{
                                   at, layers_.data(), options_.min_coeff, options_.max_coeff});
     update(detail::lamb_update_kernel<View, P, G>{latest, at, layers_.data(), base::units(),
-                                                  base::since(), sketch_.data()});
+                                                  base::takes_squares(), sketch_.data()});
     at.launch(layers_.size(),
               detail::direction_growth_kernel{at.tensor_tiles, at.sums, layers_.data()});
   }

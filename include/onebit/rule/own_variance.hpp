@@ -35,10 +35,12 @@ ONEBIT_HD std::uint32_t key_of_squares(const step_scalars* now) {
 /// Converts gradients to directions: divides by sqrt(v) + eps. v is this rank's own, with the
 /// square of the gradient that it divides in it, as in Adam, or constant.
 struct direction_units {
-  const bf16 *v = nullptr, *since = nullptr;  ///< this rank's own v; null if v is constant
-  const float* rho = nullptr;                 ///< by tensor: own squares have the weight rho^2
-  const float* growth = nullptr;   ///< by tensor: above `sudden` the weight is rho; or null
-  const float* inverse = nullptr;  ///< constant 1 / (sqrt(v) + eps), if momenta are not sent
+  /// v of the last refresh, in bf16; without `since` a constant 1 / (sqrt(v) + eps), in floats.
+  /// Both null: momenta are sent. (One pointer for both: devices are short of registers.)
+  const void* divisor = nullptr;
+  const bf16* since = nullptr;    ///< this rank's squares; null if v is constant
+  const float* rho = nullptr;     ///< by tensor: own squares have the weight rho^2
+  const float* growth = nullptr;  ///< by tensor: above `sudden` the weight is rho; or null
 
   /// Squared norm of a gradient, over the one that v expects, from which on it has grown at once.
   static constexpr float sudden = 10;
@@ -52,32 +54,40 @@ struct direction_units {
   /// Reader of one tile.
   template <class L>
   struct reader {
-    const bf16 *v, *since;  ///< of the tile
-    const float* inverse;
+    const void* divisor;  ///< of the tile
+    const bf16* since;
     float decay, next_decay;  ///< of v, before this step and with it
     float beta2, weight, correction, eps;
 
+    /// Returns v of the last refresh.
+    ONEBIT_HD typename L::value v(std::uint32_t k) const {
+      return L::load_squares(static_cast<const bf16*>(divisor) + 32 * k);
+    }
     /// Returns the rank's v of word k before this step.
     ONEBIT_HD typename L::value own(std::uint32_t k) const {
-      return L::fma(L::load_squares(v + 32 * k), L::set(decay), L::load_squares(since + 32 * k));
+      return L::fma(v(k), L::set(decay), L::load_squares(since + 32 * k));
     }
     /// Returns the squares since the refresh, with those of a gradient: beta2 since + weight g^2.
     ONEBIT_HD typename L::value next_since(std::uint32_t k, const typename L::value& g) const {
       return L::fma(L::mul(g, L::set(weight)), g,
                     L::mul(L::load_squares(since + 32 * k), L::set(beta2)));
     }
+    /// Takes a gradient into the squares. Only for rules, whose memory they are.
+    ONEBIT_HD void take_in(std::uint32_t k, const typename L::value& g, std::uint32_t key) const {
+      L::store_squares(const_cast<bf16*>(since) + 32 * k, next_since(k, g), key + k);
+    }
     /// Returns the direction of a gradient of word k; g if momenta are sent. NaN stays NaN.
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& g) const {
-      if (v != nullptr) {
+      if (since != nullptr) {
         // v with the square of g, corrected for its bias: each factor times the correction
         const auto squares =
             L::fma(L::mul(g, L::set(weight * correction)), g,
                    L::mul(L::load_squares(since + 32 * k), L::set(beta2 * correction)));
-        const auto corrected =
-            L::fma(L::load_squares(v + 32 * k), L::set(next_decay * correction), squares);
+        const auto corrected = L::fma(v(k), L::set(next_decay * correction), squares);
         return L::div(g, L::add(L::sqrt(corrected), L::set(eps)));
       }
-      return inverse != nullptr ? L::mul(g, L::load(inverse + 32 * k)) : g;
+      if (divisor == nullptr) return g;
+      return L::mul(g, L::load(static_cast<const float*>(divisor) + 32 * k));
     }
   };
   /// Returns the reader of a tile.
@@ -85,12 +95,12 @@ struct direction_units {
   ONEBIT_HD reader<L> at(const tile& t, const tensor_scalars& moments) const {
     const std::size_t place = t.word * 32;
     const moments_constants& c = moments.c;
-    if (v == nullptr) {
-      return {nullptr, nullptr, inverse == nullptr ? nullptr : inverse + place, 0, 0, 0, 0, 0, 0};
+    if (since == nullptr) {
+      const auto* const inverse = static_cast<const float*>(divisor);
+      return {inverse == nullptr ? nullptr : inverse + place, nullptr, 0, 0, 0, 0, 0, 0};
     }
-    return {v + place,
+    return {static_cast<const bf16*>(divisor) + place,
             since + place,
-            nullptr,
             static_cast<float>(moments.decay_since),
             static_cast<float>(product(moments.decay_since, static_cast<double>(c.beta2))),
             c.beta2,
@@ -281,17 +291,16 @@ struct growth_sums {
 
 /// Takes the gradients of tile i into this rank's squares.
 template <class L, class P, class G>
-ONEBIT_HD void take_squares_in(bf16* since, const direction_units& units, const growth_sums& growth,
+ONEBIT_HD void take_squares_in(const direction_units& units, const growth_sums& growth,
                                std::size_t i, const tile& t, const step_tables<P, G>& tables) {
   const gradients_of<L, G> gradient(tables.tensors[t.tensor], t, tables.now);
   const auto in_units = units.at<L>(t, tables.scalars[t.tensor]);
-  bf16* const place = since + t.word * 32;
   const std::uint32_t key = key_of_squares(tables.now) + static_cast<std::uint32_t>(t.word);
   growth_sums::of_tile<L> sums;
   for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
     const auto g = gradient.load_kept(k);
     sums.add(g, in_units.own(k));
-    L::store_squares(place + 32 * k, in_units.next_since(k, g), key + k);
+    in_units.take_in(k, g, key);
   }
   growth.store<L>(i, sums);
 }

@@ -284,11 +284,12 @@ class refreshing_rule : public moments_rule<B, Options> {
   using base::backend_, base::m_, base::make_floats, base::n_floats, base::options_, base::v_;
   /// True if v's inverse is in its place: while v is constant.
   [[nodiscard]] bool inverted() const { return frozen_ && !keeps_squares(); }
-  /// The rank's squares, for the update of a step: null in a refresh, which computes them.
-  [[nodiscard]] bf16* since() { return refreshing_ ? nullptr : own_.since.data(); }
+  /// True if the update of a step takes its gradients into the rank's squares: a refresh does so
+  /// itself.
+  [[nodiscard]] bool takes_squares() const { return follows() && !refreshing_; }
   [[nodiscard]] detail::direction_units units() const {
-    if (follows()) return {own_.v.data(), own_.since.data(), rho_.data(), growth().growth, nullptr};
-    return {nullptr, nullptr, nullptr, nullptr, directions() ? inverse() : nullptr};
+    if (follows()) return {own_.v.data(), own_.since.data(), rho_.data(), growth().growth};
+    return {directions() ? inverse() : nullptr};
   }
   /// Memory for the sums of a step's tiles.
   template <class P, class G>
@@ -299,7 +300,7 @@ class refreshing_rule : public moments_rule<B, Options> {
   /// refresh, and local ones, keep the growth that was noted before.
   template <class P, class G>
   void note_growth(const step_context<B, P, G>& at) {
-    if (!follows() || refreshing_) return;
+    if (!takes_squares()) return;
     at.launch(n_tensors_, detail::growth_kernel{at.tensor_tiles, at.scalars, growth_sums(at),
                                                 units(), growth()});
   }

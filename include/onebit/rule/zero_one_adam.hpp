@@ -11,7 +11,6 @@
 #include <onebit/concepts/rule.hpp>
 #include <onebit/concepts/stand_ins.hpp>
 #include <onebit/core/config.hpp>
-#include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/context.hpp>
@@ -167,7 +166,7 @@ struct refuse_written_kernel {
   }
 };
 
-/// Adam step of one rank: updates x and m from a gradient, and the rank's v, if it has its own. The
+/// Adam step of one rank: updates x and m from a gradient. The
 /// first local step after an exchange takes the anchor. Without `Local` the step is dense, and
 /// keeps neither anchor nor digests.
 template <class Field, class P, class G, bool Local>
@@ -177,24 +176,25 @@ struct zero_one_step_kernel {
   float* m;
   const float* v;         ///< null if v follows: m then is a direction
   direction_units units;  ///< of this rank's own v, if v follows
-  bf16* since;            ///< this rank's squares, or null
   float most;             ///< bound of directions: adam_options::max_step
   float* anchor;
   const double* lr_before;  ///< by tensor: sum of lr since the last exchange, without this step's
   written_parameters written;
   std::uint32_t n_tensors;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
+  // of any type, several words at once would take more registers than a device has
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const requires(!Local || !is_any<P>) {
+    return tables.tiles[i];
+  }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile t = tile_at(i);
+    const tile t = tables.tiles[i];
     const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
     const parameters_of<L, P> params(tensor, t, tables.now);
     const auto gradient_at = gradient.template at<L>(t, i);
     const float rate = tensor.rate(tables.now);
     const tensor_scalars moments = tables.scalars[t.tensor];
     const auto in_units = units.at<L>(t, moments);
-    const std::uint32_t key = key_of_squares(tables.now) + static_cast<std::uint32_t>(t.word);
     using word_lanes = one_word<L>;
     [[maybe_unused]] auto found = word_lanes::set(0.0F), left = word_lanes::set(0.0F);
     const bool starts = Local && !(lr_before[t.tensor] > 0);
@@ -202,8 +202,10 @@ struct zero_one_step_kernel {
       const std::size_t word = t.word + k;
       float* const m_word = m + word * 32;
       const auto g = gradient_at(k), m_old = L::load(m_word);
+      auto g_in_units = g;  // in dense steps v does not follow yet
+      if constexpr (Local) g_in_units = in_units(k, g);
       auto m_new = tables.active.template keep<L>(
-          word, moments.c.template next_momentum<L>(m_old, in_units(k, g)));
+          word, moments.c.template next_momentum<L>(m_old, g_in_units));
       auto direction = L::mul(m_new, L::set(moments.m_correction));
       if (v != nullptr) {
         const auto v_k = L::load(v + word * 32);
@@ -212,7 +214,6 @@ struct zero_one_step_kernel {
         direction =
             L::div(m_corrected, moments.c.template denominator<L>(v_k, moments.v_correction));
       }
-      if (since != nullptr) L::store_squares(since + word * 32, in_units.next_since(k, g), key + k);
       if constexpr (Local) add_to_digest<L>(found, params.load(k));
       if (starts) L::store(anchor + word * 32, params.exact(k, anchor + word * 32));
       L::store(m_word, m_new);
@@ -222,6 +223,26 @@ struct zero_one_step_kernel {
     if constexpr (Local) {
       if (!starts) written.compare<word_lanes>(i, t, n_tensors, found);
       word_lanes::store(written.digests + 32 * i, left);
+    }
+  }
+};
+
+/// Takes the gradients of a local step into this rank's squares. Apart from the step: devices have
+/// not the registers for both.
+template <class P, class G>
+struct take_squares_kernel {
+  step_tables<P, G> tables;
+  direction_units units;
+
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile t = tile_at(i);
+    const gradients_of<L, G> gradient(tables.tensors[t.tensor], t, tables.now);
+    const auto in_units = units.at<L>(t, tables.scalars[t.tensor]);
+    const std::uint32_t key = key_of_squares(tables.now) + static_cast<std::uint32_t>(t.word);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      in_units.take_in(k, gradient.load_kept(k), key);
     }
   }
 };
@@ -259,9 +280,9 @@ struct zero_one_exchange_kernel {
   step_tables<P, G> tables;
   float *m, *anchor;
   const float* v;           ///< null if v follows, and directions are summed
-  bf16* since;              ///< this rank's squares, or null
-  direction_units units;    ///< of `since`
-  growth_sums growth;       ///< of `since`
+  bool takes_squares;       ///< into this rank's own v
+  direction_units units;    ///< of that v
+  growth_sums growth;       ///< of that v
   const double* lr_before;  ///< by tensor: sum of lr since the last exchange, without this step's
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
@@ -272,7 +293,7 @@ struct zero_one_exchange_kernel {
     const auto u_at = latest.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const tensor_scalars moments = tables.scalars[t.tensor];
-    if (since != nullptr) take_squares_in<L>(since, units, growth, i, t, tables);
+    if (takes_squares) take_squares_in<L>(units, growth, i, t, tables);
     const double sum =
         lr_before[t.tensor] + static_cast<double>(tensor.rests ? 0.0F : tables.now->given.lr);
     if (!(sum > 0)) return;
@@ -432,12 +453,13 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
                                                        const step_context<B, P, G>& at) const {
     return {m_.data(), at.tensors, at.scalars, at.now, base::units()};
   }
-  /// Updates x and m from the local gradient. One pass, 24 bytes per element, 26 if v follows. In a
+  /// Updates x and m from the local gradient. Passes: 24 bytes per element, 34 if v follows. In a
   /// step without communication the learning rate counts on every rank, even if the rank leaves its
   /// gradient out, since other ranks do not learn of it.
   template <class P, class G>
   void local_step(const step_plan& plan, const step_context<B, P, G>& at) {
     step<true>(base::gradient(at), at, bound_of(options_.max_step));
+    if (base::takes_squares()) at.launch(detail::take_squares_kernel<P, G>{at, base::units()});
     const auto add = sum_of_rates(at, false);
     if (plan.sends_nothing()) {
       at.backend.launch(at.n_tiles(), detail::start_without_step_kernel<P, G>{
@@ -451,9 +473,9 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
-    update(detail::zero_one_exchange_kernel<View, P, G>{latest, at, m_.data(), anchor_.data(),
-                                                        shared(), base::since(), base::units(),
-                                                        base::growth_sums(at), lr_sum_.data()});
+    update(detail::zero_one_exchange_kernel<View, P, G>{
+        latest, at, m_.data(), anchor_.data(), shared(), base::takes_squares(), base::units(),
+        base::growth_sums(at), lr_sum_.data()});
     base::note_growth(at);
     at.launch(lr_sum_.size(), sum_of_rates(at, true));
   }
@@ -538,8 +560,8 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   template <bool Local, class Field, class P, class G>
   void step(const Field& gradient, const step_context<B, P, G>& at, float most) {
     at.launch(detail::zero_one_step_kernel<Field, P, G, Local>{
-        gradient, at, m_.data(), shared(), base::units(), base::since(), most, anchor_.data(),
-        lr_sum_.data(), written_memory(), n_tensors()});
+        gradient, at, m_.data(), shared(), base::units(), most, anchor_.data(), lr_sum_.data(),
+        written_memory(), n_tensors()});
   }
   /// v, if all ranks have the same: null if v follows.
   [[nodiscard]] const float* shared() const { return base::follows() ? nullptr : v_.data(); }
