@@ -155,10 +155,11 @@ class optimizer {
   /// m and v before bias correction (torch's exp_avg and exp_avg_sq), after `steps` steps: as many
   /// as v has averaged squares, fewer than the job has made where v was frozen. They count for bias
   /// corrections alone: steps() stays 0, and the schedule begins at its start (rank 0 warns if
-  /// `freeze` then makes dense steps). All ranks must give equal moments and steps;
-  /// otherwise the next step that communicates throws rank_mismatch on all ranks. Throws
-  /// invalid_input after a step or begin(), if sizes differ, and if m or v is not finite or v is
-  /// negative.
+  /// `freeze` then makes dense steps). A tensor may have a number of its own
+  /// (given_moments::steps); without state, all 0, it has 0, and starts as in a new Adam. All ranks
+  /// must give equal moments and steps; otherwise the next step that communicates throws
+  /// rank_mismatch on all ranks. Throws invalid_input after a step or begin(), if sizes differ, and
+  /// if m or v is not finite or v is negative.
   void start_from(const std::vector<given_moments>& moments,
                   std::uint64_t steps) requires(takes_moments) {
     take(moments, steps);

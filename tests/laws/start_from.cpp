@@ -273,6 +273,49 @@ TEST_CASE(
   CHECK(std::fabs(first_step(60) - 1.23F) < 0.02F);   // what the wrong count does
 }
 
+TEST_CASE("start_from: tensors without state, or with fewer steps, step as in Adam [start_from]") {
+  constexpr std::uint64_t of_new = 0, of_thawed = 100;  // gradients so far, all 1
+  for (const std::uint64_t steps : {100U, 1000U, 100000U}) {
+    CAPTURE(steps);
+    onebit::run_threads(2, [&](onebit::threads t) {
+      constexpr std::size_t n = 40;
+      const auto moments_after = [&](std::uint64_t gradients) {
+        const auto k = static_cast<double>(gradients);
+        return onebit::tensor_moments{
+            std::vector<float>(n, static_cast<float>(1 - std::pow(0.9, k))),
+            std::vector<float>(n, static_cast<float>(1 - std::pow(0.999, k)))};
+      };
+      const auto old = moments_after(steps), none = moments_after(of_new),
+                 thawed = moments_after(of_thawed);
+      std::vector<std::vector<float>> x(3, std::vector<float>(n, 1)), g = x;
+      std::vector<onebit::param_group<>> groups(1);
+      for (std::size_t i = 0; i < 3; ++i) groups[0].tensors.push_back({x[i], g[i]});
+      auto o = onebit::adam(groups, t);
+      o.start_from({old, none, {thawed.m, thawed.v, of_thawed}}, steps);
+      for (int s = 0; s < 20; ++s) {
+        const auto before = x;
+        for (auto& gradients : g) gradients.assign(n, 1);
+        CHECK_FALSE(o.step(0.01F).skipped);
+        for (std::size_t i = 0; i < 3; ++i) {
+          CHECK(before[i][0] - x[i][0] == doctest::Approx(0.01).epsilon(1e-3));
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("start_from: ranks that give other steps of a tensor are told apart [start_from]") {
+  const auto told = on_ranks(2, [](onebit::threads t) {
+    std::vector<float> x(40, 1), g(40, 1), m(40, 1), v(40, 1);
+    std::vector<onebit::param_group<>> groups(1);
+    groups[0].tensors.push_back({x, g});
+    auto o = onebit::adam(groups, t);
+    o.start_from({{m, v, t.rank() == 0 ? 5U : 6U}}, 10);
+    return thrown<onebit::rank_mismatch>([&] { (void)o.step(0.01F); });
+  });
+  for (const auto& text : told) CHECK(text == contains{"start_from"});
+}
+
 TEST_CASE("start_from: dense steps that follow are told, once, by rank 0 [start_from]") {
   static std::vector<std::string> told;
   const auto start = [](int n_ranks, const auto& make) {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include <onebit/kernel/scalars.hpp>
 #include <onebit/step/residuals.hpp>
 #include <onebit/step/tensors.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,6 +32,10 @@ struct given_moments {
   /// Averages of gradients and of their squares.
   std::span<const float> m, v;
   /// @}
+  /// Number of gradients in them, where it is not that of the other tensors: of a tensor that was
+  /// frozen for a while, say (torch's `step`). Decides the bias correction, and nothing else. Of
+  /// moments that are all 0 it is 0, unless it is given here.
+  std::optional<std::uint64_t> steps{};
 };
 
 /// Moments of one tensor of a running optimizer. Converts to given_moments.
@@ -38,7 +44,7 @@ struct tensor_moments {
   /// Averages of gradients and of their squares, before bias correction.
   std::vector<float> m, v;
   /// @}
-  operator given_moments() const { return {m, v}; }  ///< views of both
+  operator given_moments() const { return {m, v, {}}; }  ///< views of both
 };
 
 namespace detail {
@@ -72,6 +78,14 @@ namespace detail {
   }
 }
 
+/// Returns how many gradients are in given moments, after `steps` steps.
+[[gnu::cold]] inline std::uint64_t gradients_in(const given_moments& g, std::uint64_t steps) {
+  const auto is_zero = [](float x) { return x == 0; };
+  const bool empty =
+      std::all_of(g.m.begin(), g.m.end(), is_zero) && std::all_of(g.v.begin(), g.v.end(), is_zero);
+  return g.steps.value_or(empty ? 0 : steps);
+}
+
 /// Sets the moments of all tensors of engine e, as after `steps` steps. Throws invalid_input if a
 /// step is done or has `begun`.
 template <class E>
@@ -92,15 +106,18 @@ template <class E>
     const bool tells = e.hooks.warn != nullptr && e.comm.rank() == 0 && e.comm.size() > 1;
     if (!text.empty() && tells) e.hooks.warn(text);
   }
+  std::vector<std::uint64_t> counts;
+  for (const given_moments& g : moments) counts.push_back(gradients_in(g, steps));
   digest of_given;
   of_given.add(steps);
+  of_given.add(counts.data(), counts.size() * sizeof(std::uint64_t));
   for (const auto& f : flat) of_given.add(f.data(), f.size() * sizeof(float));
   e.given_digest = static_cast<std::uint32_t>(of_given.value() ^ of_given.value() >> 32U) | 1U;
   if (!e.rule.updated(step_plan{}).corrected) return;
   step_scalars s = e.fetch();
   s.bias = bias_after(e.rule.own_moments(), steps);
   e.backend().copy_in(e.now(), &s, 1);
-  e.tensors.count_steps(e.backend(), steps);
+  e.tensors.count_steps(e.backend(), counts);
 }
 
 /// The previous mean message as the next message takes it up: right after a refresh, elements that

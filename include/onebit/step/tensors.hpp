@@ -384,12 +384,12 @@ struct tensor_table : detail::flat_tensors<P, G> {
   [[gnu::cold]] void restore_saved(const R& rule) {
     for (std::size_t g = 0; g < saved.size(); ++g) set_group(g, saved[g].options(), rule, {});
   }
-  /// Sets the biases of moments to those after `steps` steps, in none of which a tensor rested.
-  [[gnu::cold]] void count_steps(B& backend, std::uint64_t steps) {
+  /// Sets the biases of moments to those after as many gradients of each tensor.
+  [[gnu::cold]] void count_steps(B& backend, const std::vector<std::uint64_t>& gradients) {
     std::vector<tensor_scalars> n(size());
     backend.copy_out(n.data(), scalars.data(), n.size());
     for (std::size_t t = 0; t < n.size(); ++t)
-      n[t].bias = detail::bias_after(host_options[t].of, steps);
+      n[t].bias = detail::bias_after(host_options[t].of, gradients[t]);
     backend.copy_in(scalars.data(), n.data(), n.size());
   }
 
