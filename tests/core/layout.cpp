@@ -264,6 +264,14 @@ TEST_CASE("layout: what is out of range is refused, with the number") {
   CHECK(refused(2, granularity::block(48), "block of 48"));
   CHECK(refused(2, granularity::block(31), "block of 31"));
   CHECK_NOTHROW(layout(sizes, 2, granularity::block(32)));
+  // told before memory for 2^33 tiles is asked for
+  const std::vector<std::size_t> many = {std::size_t{1} << 45U};
+  try {
+    const layout axis(many, 2, granularity::layer());
+    FAIL("2^33 tiles are accepted");
+  } catch (const onebit::invalid_input& e) {
+    CHECK(std::string(e.what()).find("more than 2^32 tiles") != std::string::npos);
+  }
 }
 
 TEST_CASE("layout: granularities have names") {

@@ -156,6 +156,8 @@ class layout {
   [[nodiscard]] std::size_t slot_segments() const { return slot_segments_; }
 
  private:
+  static constexpr std::size_t most_tiles = (std::numeric_limits<std::uint32_t>::max)();
+  [[noreturn]] static void refuse_tiles();
   void cut_tensor(std::uint32_t index, std::size_t n_elements, granularity scales);
   [[nodiscard]] std::size_t bucket_of(std::uint32_t chunk) const {
     return chunk / static_cast<std::size_t>(n_chunks_);
@@ -199,13 +201,19 @@ class layout {
   chunk_segments_.resize(chunks);
   tensors_.resize(sizes.size());
   tile_words_ = tiles != 0 ? tiles : words_of_tiles(n_words_ / buckets_.size());
-  n_words_ = 0;  // cut_tensor counts the words again
+  if (n_words_ / tile_words_ >= most_tiles) refuse_tiles();  // before memory for them is asked for
+  n_words_ = 0;                                              // cut_tensor counts the words again
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     cut_tensor(static_cast<std::uint32_t>(i), sizes[i], scales);
   }
   for (const tile_range s : chunk_segments_) {
     slot_segments_ = (std::max<std::size_t>)(slot_segments_, s.end - s.begin);
   }
+}
+
+[[gnu::cold]] inline void layout::refuse_tiles() {
+  throw invalid_input(detail::error_text("layout: more than 2^32 tiles of ", tile_elements,
+                                         " elements; use several optimizers"));
 }
 
 [[gnu::cold]] inline void layout::cut_tensor(std::uint32_t index, std::size_t n_elements,
@@ -244,10 +252,7 @@ class layout {
     const bool new_group = scales.unit == scale_per::vector ? new_bucket
                            : by_layer                       ? new_layer
                                                             : new_segment;
-    if (tiles_.size() >= (std::numeric_limits<std::uint32_t>::max)()) {
-      throw invalid_input(detail::error_text("layout: more than 2^32 tiles of ", tile_elements,
-                                             " elements; use several optimizers"));
-    }
+    if (tiles_.size() >= most_tiles) refuse_tiles();
     const auto at = static_cast<std::uint32_t>(tiles_.size());
     if (new_group) groups_.push_back({at, at});
     piece.group = static_cast<std::uint32_t>(groups_.size() - 1);

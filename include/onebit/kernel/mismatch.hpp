@@ -67,7 +67,8 @@ namespace detail {
     case mismatch::missing:
       throw rank_mismatch(error_text("exchange: in step ", s.given.number, " no message of rank ",
                                      rank, " has come: its slot is empty; the transport (or your ",
-                                     "Gather) must write each rank's bytes into its slot", where));
+                                     "Gather) must write each rank's bytes into its slot (MPI may ",
+                                     "lose those of ranks in containers of their own)", where));
     case mismatch::sender:
       throw rank_mismatch(error_text("exchange: in step ", s.given.number, " the slot of rank ",
                                      rank, " has the message of rank ", s.verdict.their_value,

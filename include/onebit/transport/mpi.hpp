@@ -13,6 +13,7 @@
 #define ONEBIT_MPI_TELLS_CUDA 1
 #endif
 
+#include <algorithm>
 #include <chrono>
 #include <climits>
 #include <cstddef>
@@ -167,9 +168,12 @@ class mpi {
   /// Collective over `communicator`. `timeout`: longest wait in a collective; 0: unlimited. Throws
   /// transport_error for an intercommunicator, and if MPI_COMM_WORLD has one rank although the
   /// launcher started several (an mpirun of another MPI library), unless `communicator` is
-  /// MPI_COMM_SELF.
+  /// MPI_COMM_SELF. Sums 256 KB over the ranks, and throws if they do not arrive: MPI libraries may
+  /// lose messages of ranks in containers of their own, without an error.
   explicit mpi(MPI_Comm communicator, std::chrono::milliseconds timeout = std::chrono::minutes(10))
-      : group_(checked(communicator, timeout), timeout) {}
+      : group_(checked(communicator, timeout), timeout) {
+    require_delivery();
+  }
 
   /// @{
   /// Operations of the Transport concept.
@@ -276,6 +280,23 @@ class mpi {
   }
 
  private:
+  /// Throws transport_error unless messages of the other ranks arrive. MPICH 5 between user
+  /// namespaces reports success, and delivers nothing: averages would be of what lay there.
+  [[gnu::cold]] void require_delivery() {
+    std::vector<float> sums(std::size_t{1} << 16U, 1.0F);
+    all_reduce_sum(sums.data(), sums.size());
+    const auto wanted = static_cast<float>(size());
+    const auto lost = static_cast<std::size_t>(
+        std::count_if(sums.begin(), sums.end(), [&](float x) { return x != wanted; }));
+    if (lost == 0) return;
+    throw transport_error(detail::error_text(
+        "mpi: MPI_Iallreduce reported success, but ", lost, " of ", sums.size(), " sums over ",
+        size(),
+        " ranks are wrong: MPI loses messages. Where each rank has a container of its own, "
+        "let them share user and PID namespaces; with MPICH, MPIR_CVAR_CH4_CMA_ENABLE=0 helps "
+        "[rank ",
+        rank(), "/", size(), "]"));
+  }
   void sum(float* data, std::size_t n, bool blocks) { reduce(data, n, MPI_FLOAT, MPI_SUM, blocks); }
   void sum(bf16* data, std::size_t n, bool blocks) {
     MPI_Op add = MPI_OP_NULL;
