@@ -19,7 +19,7 @@
 # Fails if one of these changes.
 #
 # For users with a container for each rank: MPIR_CVAR_CH4_CMA_ENABLE=0 helps, and so do shared user and PID
-# namespaces. onebit's exchanges find an empty slot, and throw; dense_sum::transport averages what it finds.
+# namespaces. onebit::mpi sums over its ranks when it is built, and throws if nothing arrives.
 #
 # Needs a C compiler, and a kernel that lets this user make user namespaces.
 set -euo pipefail
