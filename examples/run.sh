@@ -14,7 +14,7 @@ program=language_model folder=examples
 if [[ ${1-} =~ ^(language_model|image_classifier|fine_tuning)$ ]]; then
   program=$1
   shift
-elif [[ ${1-} =~ ^(ablations|outer_steps|roofline|tasks)$ ]]; then
+elif [[ ${1-} =~ ^(ablations|long_language_model|outer_steps|roofline|tasks)$ ]]; then
   program=$1 folder=bench/studies
   shift
 fi
@@ -35,7 +35,7 @@ needed=(
 )
 if [[ $program == language_model ]]; then
   needed+=("bible-kjv bible" "gnuplot-nox gnuplot")
-elif [[ $program =~ ^(ablations|fine_tuning|outer_steps)$ ]]; then
+elif [[ $program =~ ^(ablations|fine_tuning|long_language_model|outer_steps)$ ]]; then
   needed+=("bible-kjv bible")
 elif [[ $program == image_classifier ]]; then
   needed+=("dataset-fashion-mnist /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz")

@@ -24,12 +24,11 @@ namespace {
 /// Takes the gradients of tile i into a rank's squares.
 struct take_in_kernel {
   onebit::step_tables<float, float> tables;
-  onebit::bf16* since;
   onebit::detail::direction_units units;
   onebit::detail::growth_sums growth;
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    onebit::detail::take_squares_in<L>(since, units, growth, i, tables.tiles[i], tables);
+    onebit::detail::take_squares_in<L>(units, growth, i, tables.tiles[i], tables);
   }
 };
 
@@ -60,7 +59,6 @@ class one_rank {
     } else {
       backend_.launch(
           1, take_in_kernel{{&tile_, &tiles_, sums_.data(), &tensor_, &scalars_, &now_, {}},
-                            since_.data(),
                             units(),
                             {sums_.data(), sums_.data() + 1}});
     }

@@ -398,7 +398,7 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
                   at, at.second_sums(), at.third_sums(), paper_layers_.data(), layers_.data(),
                   options_.factor_min, options_.factor_max, options_.factor_threshold});
     update(detail::adam_update_kernel<unscaled, P, G, onebit::detail::lamb_layer>{
-        m, at, base::inverse(), nullptr, {}, layers_.data()});
+        m, at, base::inverse(), false, {}, layers_.data()});
   }
   /// True if the host must wait for the outcome of the next step: before the first compressed step,
   /// after which `done` frees m.
