@@ -193,8 +193,8 @@ onebit_status onebit_verify(onebit_optimizer* optimizer);
 onebit_status onebit_warn(onebit_optimizer* optimizer, int on);
 /** Sets moments of Adam before the first step: m[t] and v[t] of tensor t, before bias correction,
  * after `steps` steps of another optimizer: as many as v has averaged squares. They count for bias
- * corrections (a tensor whose moments are all 0 starts as in a new Adam); the schedule begins at its
- * start. Equal on all ranks; not collective. */
+ * corrections (a tensor whose moments are all 0 starts as in a new Adam); the schedule begins at
+ * its start. Equal on all ranks; not collective. */
 onebit_status onebit_start_from(onebit_optimizer* optimizer, const float* const* m,
                                 const float* const* v, uint64_t steps);
 /** Writes the moments of a running optimizer, as onebit_start_from takes them: to m[t] and v[t], as
