@@ -171,7 +171,8 @@ class optimizer {
   ///
   /// m is the mean momentum, with what residuals still hold, and v Adam's exp_avg_sq, both before
   /// bias correction. In compressed steps m is the direction times sqrt(v) + eps; v is what a
-  /// refresh now would give; it is kept in bf16, so to within 0.8% (2^-7). In 0/1 Adam m is that of
+  /// refresh now would give; it is kept in bf16, rounded at random
+  /// (docs/variance.md). In 0/1 Adam m is that of
   /// the last exchange, without residuals. Collective: two allreduces of floats in compressed
   /// steps. Memory: 24 bytes per parameter. Throws invalid_input between begin() and step(), and
   /// after a local step, when ranks differ.

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <onebit/onebit.hpp>
 #include <set>
+#include <sstream>
 #include <vector>
 
 #include "../support/training.hpp"
@@ -199,6 +200,45 @@ TEST_CASE("a rank's own v: ranks round v alike, and their squares each for itsel
   for (std::size_t i = 0; i < 4096; ++i) n_other += of_ranks[0].since[i] != of_ranks[1].since[i];
   CHECK(n_other > 1000);
   CHECK(n_other < 4096);
+}
+
+TEST_CASE(
+    "a rank's own v: a job that was saved right before it starts goes on with the same bits") {
+  const auto check = [](const auto& make) {
+    for (std::uint64_t at = 4; at <= 7; ++at) {  // the first compressed step is step 5
+      CAPTURE(at);
+      onebit::run_threads(2, [&](onebit::threads t) {
+        std::vector<float> x(4096, 1), g(4096), again;
+        std::stringstream file;
+        const auto train = [&](auto& o, std::vector<float>& params, std::uint64_t from) {
+          o.warn_with(nullptr);
+          for (std::uint64_t step = from; step < 9; ++step) {
+            if (step == at && &params == &x) {
+              o.save(file);
+              again = x;
+            }
+            const auto seed = (step * 2 + static_cast<std::uint64_t>(t.rank())) * g.size();
+            for (std::size_t i = 0; i < g.size(); ++i) g[i] = noise(seed + i);
+            CHECK_FALSE(o.step(1e-3F).skipped);
+          }
+        };
+        std::vector<onebit::param_group<>> groups(1);
+        groups[0].tensors = {{x, g}};
+        auto first = make(groups, t);
+        train(first, x, 0);
+        groups[0].tensors = {{again, g}};
+        auto second = make(groups, t);
+        second.load(file);
+        train(second, again, at);
+        CHECK(again == x);
+      });
+    }
+  };
+  check([](const auto& g, auto t) { return onebit::one_bit_adam(g, t); });
+  check([](const auto& g, auto t) { return onebit::one_bit_lamb(g, t); });
+  check([](const auto& g, auto t) {
+    return onebit::zero_one_adam(g, t, {.schedule = {.warmup_steps = 9}});
+  });
 }
 
 TEST_CASE("a rank's own v: the same whatever type parameters have, and eps never underflows") {

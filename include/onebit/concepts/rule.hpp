@@ -119,7 +119,7 @@ concept RefreshingRule = detail::ExchangeRule<R> &&
   r.prepare_refreshes(at.axis, 1);  // takes the layout of messages and the number of ranks
   { fixed.follows() } -> std::convertible_to<bool>;  // true: this rank has a v of its own
   fixed.own_squares();                               // returns the field to average
-  // refreshes v from a mean over an old job's ranks, memory of make_variance, which it overwrites
+  // refreshes v from a mean over an old job's ranks, in memory of make_variance; overwrites it
   r.take_squares(std::declval<decltype(r.make_variance())&>(), at);
   r.floats_beside(at, work);  // returns the field of floats to average beside
   // the first context has the layout of `mean`, the second the layout of messages

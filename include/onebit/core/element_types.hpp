@@ -164,8 +164,8 @@ ONEBIT_HD constexpr bf16 stochastic_square(float x, std::uint32_t random) {
   return {static_cast<std::uint16_t>(upper == 0 && u != 0 ? 1U : upper)};
 }
 
-// Words of squares: 32 bf16, of which two that are 8 apart lie in the same 4 bytes. Lanes then
-// widen them by a shift and a mask.
+// Words of squares: 32 bf16. Elements l and l + 8 share 4 bytes. Lanes then widen them by a shift
+// and a mask.
 //
 //     bytes  0-3    4-7   ...  28-31 | 32-35   ...   60-63
 //            0, 8   1, 9  ...  7, 15 | 16, 24  ...   23, 31
@@ -175,7 +175,7 @@ ONEBIT_HD constexpr std::uint32_t place_of_square(std::uint32_t l) {
   return 2 * ((l & 7U) + (l >> 4U & 1U) * 8) + (l >> 3U & 1U);
 }
 /// Returns 16 random bits for element l of a word: those of the word, and a multiple of the golden
-/// section. So each element is rounded at random, and those of a word in turn.
+/// section. So each element has a random threshold, and those of a word are spread evenly.
 ONEBIT_HD constexpr std::uint32_t random_of_square(std::uint32_t l, std::uint32_t of_word) {
   return (of_word + l * 0x9E37U) & 0xFFFFU;
 }

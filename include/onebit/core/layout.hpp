@@ -212,8 +212,7 @@ class layout {
 }
 
 [[gnu::cold]] inline void layout::refuse_tiles() {
-  throw invalid_input(detail::error_text("layout: more than 2^32 tiles of ", tile_elements,
-                                         " elements; use several optimizers"));
+  throw invalid_input(detail::error_text("layout: more than 2^32 tiles; use several optimizers"));
 }
 
 [[gnu::cold]] inline void layout::cut_tensor(std::uint32_t index, std::size_t n_elements,

@@ -91,10 +91,9 @@ inline constexpr std::uint32_t first_optimizer = 1U << 18U, n_optimizers = 1U <<
 
 namespace detail {
 
-/// Returns the part of a hash key that is one for all elements in this step: of the step's number,
-/// of what is rounded (`use`, an odd constant), and of a rank (1 + its number), or 0 where all
-/// ranks shall round alike. From lowbias32's multipliers: no other hash of the library starts
-/// there.
+/// Returns the part of a hash key that all elements share in this step: of the step's number, of
+/// what is rounded (`use`, an odd constant), and of a rank (1 + its number), or 0 where all ranks
+/// shall round alike.
 ONEBIT_HD std::uint32_t rounding_key_of(const step_scalars* now, std::uint32_t use,
                                         std::uint32_t rank) {
   const std::uint32_t of_step = mixed(now->given.number ^ use);

@@ -17,10 +17,9 @@
 ///     v      of the last refresh, equal on all ranks             2 bytes per element, in bf16
 ///     since  this rank's squares since the refresh, weighted     2 bytes
 ///
-/// k steps after a refresh the rank's v is beta2^k v + since. Both are rounded at random wherever
-/// they are stored: to nearest, v would never fall. They are kept apart because a step changes v by
-/// a thousandth of it, and bf16 rounds to a 256th: in one sum, the noise of k steps would drown
-/// what k steps add, which is what a refresh averages.
+/// k steps after a refresh the rank's v is beta2^k v + since. Both are rounded at random where they
+/// are stored: rounded to nearest, v would never fall. A refresh averages `since`. In one sum with
+/// v, the noise of rounding would drown it.
 namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Returns the key of the random rounding of v in this step, the same on all ranks.
@@ -110,18 +109,18 @@ struct direction_units {
   }
 };
 
-/// Starts the rank's own v from v in floats: rounds it, and has no squares since.
+/// Starts the rank's own v from v in floats: rounds it, and has no squares since. The key of the
+/// rounding has no step in it: a job that was loaded right before knows no step yet.
 struct start_own_kernel {
   static constexpr bool one_isa = true;
   const tile* tiles;
-  const step_scalars* now;
   const float* from;
   bf16 *v, *since;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
-    const std::uint32_t key = key_of_variance(now);
+    const std::uint32_t key = mixed(0x6C8E9CF5U);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t place = (t.word + k) * 32;
       L::store_squares(v + place, L::load(from + place),
@@ -163,8 +162,8 @@ struct swap_rho_kernel {
   }
 };
 
-/// This rank's squares since the last refresh. What it has taken in by more than rho^2 counts
-/// rho^2: the mean over the ranks is rho^2 times the mean of their squares.
+/// This rank's squares since the last refresh. Squares taken in with the weight rho are scaled back
+/// to rho^2: the mean over the ranks is rho^2 times the mean of their squares.
 struct own_squares_field {
   const bf16* since;
   const float *weighted, *unweighted;  ///< see growth_state; or null

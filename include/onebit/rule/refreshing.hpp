@@ -98,7 +98,7 @@ class refreshing_rule : public moments_rule<B, Options> {
         to_buffer(backend_, std::vector<float>(notes ? detail::growth_arrays * n_tensors_ : 0));
   }
   [[nodiscard]] bool frozen() const { return frozen_; }
-  /// Returns v in floats, on the flat axis, in dense steps; null after them.
+  /// Returns v in floats, on the flat axis; null once v follows, or its inverse takes its place.
   [[nodiscard]] const float* variance() const { return inverted() ? nullptr : v_.data(); }
   /// Returns v of the last refresh, words of squares on the flat axis, if v follows; else null.
   [[nodiscard]] const bf16* followed_variance() const { return own_.v.data(); }
@@ -139,8 +139,8 @@ class refreshing_rule : public moments_rule<B, Options> {
   }
   /// Returns zeroed memory for v.
   [[nodiscard]] float_buffer make_variance() { return make_floats(); }
-  /// Refreshes v, if it follows, by the mean over the ranks of an older job of `own_squares`, whose
-  /// memory it overwrites. Only launches.
+  /// Refreshes v, if it follows, by the mean over the ranks of an older job of `own_squares`.
+  /// Overwrites `mean`. Only launches.
   template <class P, class G>
   void take_squares(float_buffer& mean, const step_context<B, P, G>& at) {
     if (!follows()) return;
@@ -347,8 +347,8 @@ class refreshing_rule : public moments_rule<B, Options> {
   }
   template <class At>
   void launch_start(const At& at, const float* from, own_buffers& own) {
-    backend_.launch(at.n_tiles(), detail::start_own_kernel{at.tiles, at.now, from, own.v.data(),
-                                                           own.since.data()});
+    backend_.launch(at.n_tiles(),
+                    detail::start_own_kernel{at.tiles, from, own.v.data(), own.since.data()});
   }
   [[nodiscard]] float_buffer make_rho(bool kept) {
     return to_buffer(backend_, std::vector<float>(kept ? n_tensors_ : 0, -first_rho_));

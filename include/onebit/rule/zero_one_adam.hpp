@@ -166,9 +166,8 @@ struct refuse_written_kernel {
   }
 };
 
-/// Adam step of one rank: updates x and m from a gradient. The
-/// first local step after an exchange takes the anchor. Without `Local` the step is dense, and
-/// keeps neither anchor nor digests.
+/// Adam step of one rank: updates x and m from a gradient. The first local step after an exchange
+/// takes the anchor. Without `Local` the step is dense, and keeps neither anchor nor digests.
 template <class Field, class P, class G, bool Local>
 struct zero_one_step_kernel {
   Field gradient;
@@ -182,7 +181,7 @@ struct zero_one_step_kernel {
   written_parameters written;
   std::uint32_t n_tensors;
 
-  // of any type, several words at once would take more registers than a device has
+  // With parameters of any type, several words at once need more registers than a device has.
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const requires(!Local || !is_any<P>) {
     return tables.tiles[i];
   }
@@ -227,8 +226,8 @@ struct zero_one_step_kernel {
   }
 };
 
-/// Takes the gradients of a local step into this rank's squares. Apart from the step: devices have
-/// not the registers for both.
+/// Takes the gradients of a local step into this rank's squares. Apart from the step: a
+/// device has too few registers for both.
 template <class P, class G>
 struct take_squares_kernel {
   step_tables<P, G> tables;
@@ -341,10 +340,10 @@ struct zero_one_exchange_kernel {
 /// does not, messages contain them. Decoupled weight decay acts on the anchor, with the summed
 /// learning rate. A group's lr_factor is not part of u: it scales only the steps of x.
 ///
-/// State: m, v and anchor, 12 bytes per element (the exchange holds u); 4 more for the rank's own v
-/// if v follows. Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the updated m in its middle
-/// lines (the printed old m would exclude the gradient if every step exchanges); eps outside the
-/// root.
+/// State: m and anchor, 8 bytes per element (the exchange holds u); v, 4 more: in floats, or as v
+/// and the rank's squares in bf16. Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the
+/// updated m in its middle lines (the printed old m would exclude the gradient if every step
+/// exchanges); eps outside the root.
 template <Backend B>
 class zero_one_rule : public refreshing_rule<B, adam_options> {
   using base = refreshing_rule<B, adam_options>;
@@ -423,10 +422,14 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
     frozen_ = true;
     return {};
   }
+  /// Allocates what `resume` needs.
+  void prepare_resume() {
+    if (base::follows()) room_ = base::make_floats();
+  }
   /// Restarts exchanges after steps of one rank alone, from the current parameters.
   template <class View, class P, class G>
   void resume(const View&, const step_context<B, P, G>& at) {
-    if (base::follows()) base::end_own(base::make_floats(), at);
+    if (base::follows()) base::end_own(std::move(room_), at);
     at.backend.launch(lr_sum_.size(), sum_of_rates(at, true));
     moved_ = false;
     if (!frozen_) return;
@@ -453,7 +456,7 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
                                                        const step_context<B, P, G>& at) const {
     return {m_.data(), at.tensors, at.scalars, at.now, base::units()};
   }
-  /// Updates x and m from the local gradient. Passes: 24 bytes per element, 34 if v follows. In a
+  /// Updates x and m from the local gradient. Passes: 24 bytes per element, 32 if v follows. In a
   /// step without communication the learning rate counts on every rank, even if the rank leaves its
   /// gradient out, since other ranks do not learn of it.
   template <class P, class G>
@@ -469,7 +472,7 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
       at.launch(lr_sum_.size(), add);
     }
   }
-  /// Updates x, anchor and m from the mean sum. One pass, 20 bytes per element, 30 if v follows.
+  /// Updates x, anchor and m from the mean sum. One pass, 20 bytes per element, 26 if v follows.
   template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
@@ -567,6 +570,7 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   [[nodiscard]] const float* shared() const { return base::follows() ? nullptr : v_.data(); }
 
   buffer_of<B, float> anchor_;
+  buffer_of<B, float> room_;           ///< for v in floats, between prepare_resume and resume
   buffer_of<B, double> lr_sum_;        ///< by tensor: learning rates since the last exchange
   buffer_of<B, float> bound_factors_;  ///< lr_sum_ with this step's, in steps that exchange
   buffer_of<B, float> digests_;        ///< of the parameters that local steps left: 32 by tile

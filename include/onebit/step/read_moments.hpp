@@ -32,9 +32,8 @@ struct given_moments {
   /// Averages of gradients and of their squares.
   std::span<const float> m, v;
   /// @}
-  /// Number of gradients in them, where it is not that of the other tensors: of a tensor that was
-  /// frozen for a while, say (torch's `step`). Decides the bias correction, and nothing else. Of
-  /// moments that are all 0 it is 0, unless it is given here.
+  /// Number of gradients in m and v (torch's `step`), for bias correction alone. Not given: that of
+  /// start_from, or 0 if both are all 0.
   std::optional<std::uint64_t> steps{};
 };
 
@@ -66,10 +65,10 @@ namespace detail {
                                      " of v", where));
     }
     for (std::size_t i = 0; i < sizes[t]; ++i) {
-      if (!std::isfinite(g.m[i]) || !(g.v[i] >= 0 && std::isfinite(g.v[i]))) {
-        throw invalid_input(error_text("start_from: tensor ", t, " element ", i, " has m ", g.m[i],
-                                       " and v ", g.v[i], "; both must be finite, v not negative",
-                                       where));
+      if (!std::isfinite(g.m[i]) || !(g.v[i] >= 0 && g.v[i] <= 0x1p126F)) {
+        throw invalid_input(
+            error_text("start_from: tensor ", t, " element ", i, " has m ", g.m[i], " and v ",
+                       g.v[i], "; both must be finite, v not negative and at most 2^126", where));
       }
       flat[0][first + i] = g.m[i];
       flat[1][first + i] = g.v[i];
@@ -91,7 +90,7 @@ namespace detail {
 template <class E>
 [[gnu::cold]] void take_moments(E& e, const std::vector<given_moments>& moments,
                                 std::uint64_t steps, bool begun) {
-  if (begun || e.step > 0) {
+  if (begun || e.step > 0 || e.rule.frozen()) {
     throw invalid_input(error_text("start_from: step ", e.step, " has begun or is done; ",
                                    "moments can be given before the first step only",
                                    e.comm.where()));

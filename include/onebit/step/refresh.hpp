@@ -80,9 +80,9 @@ struct unchanged_message {
 /// Refresh of v by a RefreshingRule R. `E` is an engine.
 ///
 /// Cost: 2 collectives per bucket and 2 for the floats beside; 2 (W-1)/W bytes times 0.75 per
-/// element and 0.02 (LAMB: 0.05 to 0.14) beside. Passes: 8 bytes per element to encode, 12 for v, 8
-/// for what is carried, and the gradients twice. Memory while in use: see squares_average; a bit
-/// per element from the first refresh on.
+/// element and 0.02 (LAMB: 0.05 to 0.14) beside. Passes: 2 bytes per element to encode, 6 for v and
+/// its squares, 8 for what is carried, and the gradients twice. Memory while in use: see
+/// squares_average; a bit per element from the first refresh on.
 template <class B, class R, bool Follows>
 class variance_refresh {
  public:

@@ -343,6 +343,9 @@ class old_job {
     E::refresh_type::prepare_rule(old.rule, e_->exchange.axis(), e_->comm.size());
     const bool travels = e_->exchange.travels();
     if constexpr (R::local_steps) {
+      if constexpr (requires { old.rule.prepare_resume(); }) {
+        if (!travels || !old.exchange.travels()) old.rule.prepare_resume();
+      }
       if (travels) space_ = e_->exchange.allocate(e_->from_nothing);
       if (travels) e_->exchange.allocate_undo(e_->from_nothing);
     } else if (old.exchange.started()) {
