@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <onebit/concepts/backend.hpp>
@@ -181,8 +182,9 @@ struct zero_one_step_kernel {
   written_parameters written;
   std::uint32_t n_tensors;
 
-  // With parameters of any type, several words at once need more registers than a device has.
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const requires(!Local || !is_any<P>) {
+  // With parameters of 2 bytes several words at once need more registers than a device has.
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
+      requires(!Local || std::same_as<P, float>) {
     return tables.tiles[i];
   }
   template <class L>
