@@ -43,6 +43,14 @@ s/\bonebit::conformance\b/onebit::onebit/g
 /\b(adam|lamb)\(/!s/, \{\}, (device|backend|onebit::cuda\(|onebit::host[({])/, \1/
 s/\bfollowing_rule\b/refreshing_rule/g
 
+# options of compressed steps are beside the rule's, not in them
+s/\.(adam|lamb)\.max_step\b/.max_step/g
+s/\.adam\.keeps_squares\b/.own_variance/g
+s/\.(adam|lamb) = \{([^{}]*), \.max_step = ([^,{}]*)([^{}]*)\}/.\1 = {\2\4}, .max_step = \3/g
+s/\.(adam|lamb) = \{\.max_step = ([^,{}]*)(, )?([^{}]*)\}/.\1 = {\4}, .max_step = \2/g
+s/\.adam = \{([^{}]*), \.keeps_squares = ([^,{}]*)([^{}]*)\}(, \.max_step = [^,{}]*)?/.adam = {\1\3}\4, .own_variance = \2/g
+s/\.adam = \{\.keeps_squares = ([^,{}]*)(, )?([^{}]*)\}(, \.max_step = [^,{}]*)?/.adam = {\3}\4, .own_variance = \1/g
+
 # what no user writes
 s/\bonebit::(cuda_buffer|warp_lanes|same_memory|cuda_graph|host_buffer|host_lanes|portable_lanes|avx2_lanes|rounded_exchange|encode_kernel|accumulate_kernel|hierarchical_exchange|gather_scatter_exchange|group_scale_kernel|status_kernel|check_kernel|encoder|flat_exchange|stateful_exchange|compressor_or_identity|TileCompressor|WordCompressor|exchange_memory|group_moments|bias_decay|ExchangeRule|SplittingTransport|DuplicatingTransport|NodeAwareTransport|HostGatheringTransport|WaitingTransport|DeviceAwareTransport|HalfSummingTransport|StartingTransport|Element|element_type|any_pointer|any_span|pointer_to|span_of|slot_format|mean_view|double_buffer|flatten_kernel|memory_view|one_word|then_once|mismatch|moments_constants|tensor_scalars|tensor_entry|direction_units|variance_kernel|lamb_layer|sum_lr_kernel|engine|variance_refresh|old_files|step_in_progress|running|known_checkpoints)\b/onebit::detail::\1/g
 s/\bonebit::undo_in_buffer\b/onebit::detail::store_at_encode/g

@@ -94,7 +94,7 @@ onebit::any_optimizer algorithm(const std::string& name, const onebit::torch_gro
   if (name == "one_bit_adam") {
     onebit::one_bit_adam_options options;
     options.adam.max_grad_norm = s.max_grad_norm;
-    options.adam.max_step = s.max_step;
+    options.max_step = s.max_step;
     options.freeze.after = s.freeze;
     options.refreshes = s.refreshes;
     return onebit::one_bit_adam(groups, comm, options, in_buckets);
@@ -102,7 +102,7 @@ onebit::any_optimizer algorithm(const std::string& name, const onebit::torch_gro
   if (name != "zero_one_adam") throw std::invalid_argument("no optimizer is called " + name);
   onebit::zero_one_adam_options options;
   options.adam.max_grad_norm = s.max_grad_norm;
-  options.adam.max_step = s.max_step;
+  options.max_step = s.max_step;
   options.schedule.warmup_steps = s.warm_up;
   options.schedule.also_every = static_cast<std::uint64_t>(s.steps);  // ranks agree at the end
   return onebit::zero_one_adam(groups, comm, options, in_buckets);

@@ -138,16 +138,6 @@ using zero_one_exchange = gather_scatter<two_bits>;
                                  "come from dense steps"));
 }
 
-/// Throws invalid_input if an option of compressed steps is set where there are none.
-template <class Options>
-[[gnu::cold]] void refuse_options_of_exchanges(const char* name, const Options& o) {
-  constexpr Options usual{};
-  if (o.max_step == usual.max_step && o.keeps_squares == usual.keeps_squares) return;
-  throw invalid_input(error_text(
-      name, ": ", o.max_step == usual.max_step ? "keeps_squares" : "max_step",
-      " is set, an option of compressed steps, of which ", name, " has none; leave it out"));
-}
-
 /// Returns the smallest beta2 of all groups; `otherwise` is that of groups without one.
 template <class P, class G>
 [[nodiscard]] double least_beta2(const std::vector<param_group<P, G>>& groups, double otherwise) {
@@ -180,13 +170,12 @@ template <class P, class G>
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const adam_options& o) {
   return describe(", beta1 ", o.beta1, ", beta2 ", o.beta2, ", eps ", o.eps, ", bias_correction ",
-                  o.bias_correction, ", max_grad_norm ", o.max_grad_norm, ", max_step ",
-                  o.max_step);
+                  o.bias_correction, ", max_grad_norm ", o.max_grad_norm);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const lamb_options& o) {
   return describe(", beta1 ", o.beta1, ", beta2 ", o.beta2, ", eps ", o.eps, ", min_coeff ",
                   o.min_coeff, ", max_coeff ", o.max_coeff, ", bias_correction ", o.bias_correction,
-                  ", max_grad_norm ", o.max_grad_norm, ", max_step ", o.max_step);
+                  ", max_grad_norm ", o.max_grad_norm);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const freeze_options& o) {
   return describe(", freeze after ", o.after);
@@ -202,6 +191,7 @@ template <class P, class G>
 /// Options of 1-bit Adam: of its rule, of its schedule, and of its averages.
 struct one_bit_adam_options {
   adam_options adam{};      ///< of the rule
+  double max_step = 2;      ///< bound of messages: direction_options::max_step
   freeze_options freeze{};  ///< when the dense steps end
   /// After the dense steps every rank updates v from its own gradients, and refreshes average it
   /// over the ranks. The gap from step t of the training to the next refresh is t / refreshes
@@ -222,10 +212,7 @@ template <class P, class G, class... Policies>
   auto backend = backend_of_averages(policies...);
   const auto sum = policy<policy_kind::sum, dense_sum>(policies...);
   using B = decltype(backend);
-  auto rule = collective_try(comm, [&] {
-    refuse_options_of_exchanges("adam", options);
-    return adam_rule<B>(options, std::move(backend));
-  });
+  auto rule = collective_try(comm, [&] { return adam_rule<B>(options, std::move(backend)); });
   return optimizer("adam" + describe(options) + describe(groups), groups, comm, std::move(rule),
                    always_dense{}, gather_scatter<identity>{}, sum);
 }
@@ -255,20 +242,17 @@ template <class P, class G, class... Policies>
   auto chosen = policies_of_exchange<one_bit_exchange>(policies...);
   using B = decltype(chosen.backend);
   auto [rule, schedule] = collective_try(comm, [&] {
-    if (!options.adam.keeps_squares && options.refreshes > 0) {
-      throw invalid_input(error_text("one_bit_adam: keeps_squares is false and refreshes ",
-                                     options.refreshes, ": set refreshes to 0 alone"));
-    }
-    options.adam.keeps_squares = options.refreshes > 0;
-    return std::pair(adam_rule<B>(options.adam, std::move(chosen.backend)),
-                     freeze(options.freeze, least_beta2(groups, options.adam.beta2),
-                            options.refreshes, options.adam.bias_correction));
+    return std::pair(
+        adam_rule<B>(options.adam, std::move(chosen.backend),
+                     {.max_step = options.max_step, .own_variance = options.refreshes > 0}),
+        freeze(options.freeze, least_beta2(groups, options.adam.beta2), options.refreshes,
+               options.adam.bias_correction));
   });
-  return optimizer("one_bit_adam" + describe(options.adam) + describe(options.freeze) +
-                       describe(", refreshes ", options.refreshes, ", ") +
-                       policy_name(chosen.collective) + describe(groups),
-                   groups, comm, std::move(rule), std::move(schedule), chosen.collective,
-                   options.warm_up_sum);
+  return optimizer(
+      "one_bit_adam" + describe(options.adam) + describe(", max_step ", options.max_step) +
+          describe(options.freeze) + describe(", refreshes ", options.refreshes, ", ") +
+          policy_name(chosen.collective) + describe(groups),
+      groups, comm, std::move(rule), std::move(schedule), chosen.collective, options.warm_up_sum);
 }
 
 }  // namespace detail
@@ -307,10 +291,7 @@ template <class P, class G, class... Policies>
   auto backend = backend_of_averages(policies...);
   const auto sum = policy<policy_kind::sum, dense_sum>(policies...);
   using B = decltype(backend);
-  auto rule = collective_try(comm, [&] {
-    refuse_options_of_exchanges("lamb", options);
-    return lamb_rule<B>(options, std::move(backend));
-  });
+  auto rule = collective_try(comm, [&] { return lamb_rule<B>(options, std::move(backend)); });
   return optimizer("lamb" + describe(options) + describe(groups), groups, comm, std::move(rule),
                    always_dense{}, gather_scatter<identity>{}, sum);
 }
@@ -330,6 +311,7 @@ template <class P, class G, class T, class... Policies>
 /// Options of 1-bit LAMB: as one_bit_adam_options.
 struct one_bit_lamb_options {
   lamb_options lamb{};          ///< of the rule
+  double max_step = 2;          ///< bound of messages: direction_options::max_step
   freeze_options freeze{};      ///< when the dense steps end
   std::uint64_t refreshes = 3;  ///< of v and of the norms of directions; at least 1
   dense_sum warm_up_sum = dense_sum::automatic;  ///< summation and wire format of averages
@@ -350,15 +332,16 @@ template <class P, class G, class... Policies>
                      "come from refreshes"));
     }
     require_dense_steps("one_bit_lamb", options.freeze);
-    return std::pair(lamb_rule<B>(options.lamb, std::move(chosen.backend)),
-                     freeze(options.freeze, least_beta2(groups, options.lamb.beta2),
-                            options.refreshes, options.lamb.bias_correction));
+    return std::pair(
+        lamb_rule<B>(options.lamb, std::move(chosen.backend), {.max_step = options.max_step}),
+        freeze(options.freeze, least_beta2(groups, options.lamb.beta2), options.refreshes,
+               options.lamb.bias_correction));
   });
-  return optimizer("one_bit_lamb" + describe(options.lamb) + describe(options.freeze) +
-                       describe(", refreshes ", options.refreshes, ", ") +
-                       policy_name(chosen.collective) + describe(groups),
-                   groups, comm, std::move(rule), std::move(schedule), chosen.collective,
-                   options.warm_up_sum);
+  return optimizer(
+      "one_bit_lamb" + describe(options.lamb) + describe(", max_step ", options.max_step) +
+          describe(options.freeze) + describe(", refreshes ", options.refreshes, ", ") +
+          policy_name(chosen.collective) + describe(groups),
+      groups, comm, std::move(rule), std::move(schedule), chosen.collective, options.warm_up_sum);
 }
 
 }  // namespace detail
@@ -384,6 +367,8 @@ template <class P, class G, class T, class... Policies>
 /// Options of 0/1 Adam.
 struct zero_one_adam_options {
   adam_options adam{};                           ///< of the rule
+  double max_step = 2;                           ///< see direction_options
+  bool own_variance = true;                      ///< see direction_options
   intervals_options schedule{};                  ///< when ranks average and exchange
   dense_sum refresh_sum = dense_sum::automatic;  ///< summation and wire format of averages
 };
@@ -397,14 +382,15 @@ template <class P, class G, class... Policies>
   auto chosen = policies_of_exchange<zero_one_exchange>(policies...);
   using B = decltype(chosen.backend);
   auto [rule, schedule] = collective_try(comm, [&] {
-    return std::pair(zero_one_rule<B>(options.adam, std::move(chosen.backend)),
+    return std::pair(zero_one_rule<B>(options.adam, std::move(chosen.backend),
+                                      {options.max_step, options.own_variance}),
                      intervals(options.schedule, least_beta2(groups, options.adam.beta2),
-                               options.adam.bias_correction || options.adam.keeps_squares));
+                               options.adam.bias_correction || options.own_variance));
   });
   return optimizer(
       "zero_one_adam" + describe(options.adam) +
-          describe(", keeps_squares ", options.adam.keeps_squares) + describe(options.schedule) +
-          ", " + policy_name(chosen.collective) + describe(groups),
+          describe(", max_step ", options.max_step, ", own_variance ", options.own_variance) +
+          describe(options.schedule) + ", " + policy_name(chosen.collective) + describe(groups),
       groups, comm, std::move(rule), std::move(schedule), chosen.collective, options.refresh_sum);
 }
 
@@ -414,7 +400,7 @@ template <class P, class G, class... Policies>
 /// wire), local steps between them. Collective over the transport in steps that communicate.
 ///
 /// The steps up to the first one without an average are Adam's; after these each rank has a v of
-/// its own, as in one_bit_adam (adam_options::keeps_squares). Where ranks see data of different
+/// its own, as in one_bit_adam (direction_options::own_variance). Where ranks see data of different
 /// kinds, local steps cost loss: set schedule.max_interval to 1, or use one_bit_adam. After every
 /// exchange all ranks hold the same parameters, bit for bit; between two exchanges parameters
 /// differ.

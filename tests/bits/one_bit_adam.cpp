@@ -27,7 +27,8 @@ struct one_bit_adam {
   template <class Groups, class T, class C, class B>
   auto operator()(const Groups& groups, T transport, const C& collective, B backend) const {
     const onebit::one_bit_adam_options options{
-        .adam = {.bias_correction = bias_correction, .max_step = refreshes > 0 ? 2.0 : 0},
+        .adam = {.bias_correction = bias_correction},
+        .max_step = refreshes > 0 ? 2.0 : 0,
         .freeze = {.after = 4},
         .refreshes = refreshes,
         .warm_up_sum = onebit::dense_sum::rank_order};  // as when it was recorded

@@ -27,10 +27,9 @@ struct zero_one_adam {
     // A large eps, or fp16 overflows where v is small. Dense steps 0, 1, 2, 4; exchanges to step 6,
     // then 8 and 12.
     const onebit::zero_one_adam_options options{
-        .adam = {.eps = 1e-3,
-                 .bias_correction = bias_correction,
-                 .max_step = follows ? 2.0 : 0,
-                 .keeps_squares = follows},
+        .adam = {.eps = 1e-3, .bias_correction = bias_correction},
+        .max_step = follows ? 2.0 : 0,
+        .own_variance = follows,
         .schedule = {.kappa = 2,
                      .warmup_steps = 5,
                      .doubling_steps = 2,

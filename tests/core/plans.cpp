@@ -88,10 +88,9 @@ TEST_CASE("a user's schedule: the plans of freeze give the bits of freeze") {
   const auto custom = on_ranks(2, [](onebit::threads t) {
     training<> data;
     // as freeze without refreshes: squares that nobody averages would bound directions for good
-    const onebit::adam_options options{.keeps_squares = false};
-    onebit::optimizer o("custom", data.groups(), t, onebit::adam_rule(options, onebit::host()),
-                        following({dense, dense, dense, exchange}),
-                        onebit::gather_scatter<onebit::sign<>>{});
+    onebit::optimizer o(
+        "custom", data.groups(), t, onebit::adam_rule({}, onebit::host(), {.own_variance = false}),
+        following({dense, dense, dense, exchange}), onebit::gather_scatter<onebit::sign<>>{});
     std::string phases;
     for (int i = 0; i < 7; ++i) phases += to_string(train(o, data).phase)[0];
     CHECK(phases == "dddcccc");
@@ -153,9 +152,9 @@ TEST_CASE("0/1 Adam has a step for every plan but a first without an average") {
 }
 
 TEST_CASE("a rule's own plan that it has no step for is refused in words") {
-  const onebit::adam_options options{.keeps_squares = false};
-  check_refused([&] { return without_plan(options, onebit::host{}); }, {dense, local},
+  const onebit::direction_options constant{.own_variance = false};
+  check_refused([&] { return without_plan({}, onebit::host{}, constant); }, {dense, local},
                 "is dense, by the rule's plan(), and averages no gradients");
-  check_refused([&] { return local_without_step(options, onebit::host{}); }, {dense},
+  check_refused([&] { return local_without_step({}, onebit::host{}, constant); }, {dense},
                 "is local, by the rule's plan(), and the rule is no LocalRule");
 }

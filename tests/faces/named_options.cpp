@@ -56,7 +56,7 @@ TEST_CASE("names: ours, and DeepSpeed's in any case") {
 TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
   const auto ours = read_options("one_bit_adam", {}).one_bit_adam;
   CHECK(ours.adam.bias_correction);
-  CHECK(ours.adam.max_step == 2);
+  CHECK(ours.max_step == 2);
   CHECK(ours.freeze.after == 5);
   CHECK(ours.refreshes == 3);
   CHECK(read_options("one_bit_adam", {}).scale_elements == onebit::tile_elements);
@@ -68,7 +68,7 @@ TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
   CHECK(read_options("ZeroOneAdam", {}).scale_elements == 0);
   const auto theirs = read_options("OneBitAdam", {}).one_bit_adam;
   CHECK_FALSE(theirs.adam.bias_correction);
-  CHECK(theirs.adam.max_step == 0);
+  CHECK(theirs.max_step == 0);
   CHECK(theirs.freeze.after == 100000);
   CHECK(theirs.refreshes == 0);
   CHECK(theirs.adam.beta1 == 0.9);
@@ -86,12 +86,12 @@ TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
   CHECK(lamb.freeze.after == 100000);
   CHECK(read_options("one_bit_lamb", {}).one_bit_lamb.freeze.after == 5);
   CHECK(read_options("one_bit_lamb", {}).one_bit_lamb.refreshes == 3);
-  CHECK(read_options("zero_one_adam", {{"warmup_steps", "9"}}).zero_one_adam.adam.keeps_squares);
-  CHECK_FALSE(read_options("ZeroOneAdam", {}).zero_one_adam.adam.keeps_squares);
+  CHECK(read_options("zero_one_adam", {{"warmup_steps", "9"}}).zero_one_adam.own_variance);
+  CHECK_FALSE(read_options("ZeroOneAdam", {}).zero_one_adam.own_variance);
 
   const auto zero_one = read_options("ZeroOneAdam", {}).zero_one_adam;
   CHECK_FALSE(zero_one.adam.bias_correction);
-  CHECK(zero_one.adam.max_step == 0);
+  CHECK(zero_one.max_step == 0);
   CHECK(zero_one.schedule.warmup_steps == 100000);
   CHECK(zero_one.schedule.kappa == 16);
   CHECK(zero_one.schedule.doubling_steps == 32678);
@@ -187,7 +187,7 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
                       {"refreshes", "3", following},
                       {"schedule.refreshes", "3", {zero_one_adam}},
                       {"bits", "2", {zero_one_adam}},
-                      {"keeps_squares", "false", {zero_one_adam}},
+                      {"own_variance", "false", {zero_one_adam}},
                       {"max_step", "5", following},
                       {"bucket_elements", "1000", compressing},
                       {"scale_elements", "256", following},
@@ -297,7 +297,7 @@ TEST_CASE("each key sets what it means") {
   CHECK(one_bit({{"after", "0"}}).one_bit_adam.freeze.after == 0);
   CHECK(one_bit({{"freeze.after", "5"}}).one_bit_adam.freeze.after == 5);
   CHECK(one_bit({{"refreshes", "3"}}).one_bit_adam.refreshes == 3);
-  CHECK(one_bit({{"max_step", "5"}}).one_bit_adam.adam.max_step == 5);
+  CHECK(one_bit({{"max_step", "5"}}).one_bit_adam.max_step == 5);
   CHECK(one_bit({{"max_grad_norm", "5"}}).one_bit_adam.adam.max_grad_norm == 5);
   CHECK(one_bit({{"bucket_elements", "1000"}}).bucket_elements == 1000);
   CHECK(one_bit({{"scale_elements", "256"}}).scale_elements == 256);

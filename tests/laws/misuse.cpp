@@ -314,7 +314,7 @@ TEST_CASE("a bit that flips in parameters or state of one rank is found by verif
         const auto flip = [&](float& x) {
           x = std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) ^ 1U << bit);
         };
-        const onebit::bf16* const v = o.rule().followed_variance();
+        const onebit::bf16* const v = o.rule().agreed_variance();
         if (what == 0) {
           flip(data.params[2][3000]);
         } else if (v == nullptr) {
@@ -347,7 +347,7 @@ TEST_CASE("a bit that flips in parameters or state of one rank is found by verif
       auto o = skipping(data, t);
       for (int i = 0; i < 20; ++i) (void)train(o, data);
       if (t.rank() == 2) {
-        auto* const v = const_cast<onebit::bf16*>(o.rule().followed_variance());
+        auto* const v = const_cast<onebit::bf16*>(o.rule().agreed_variance());
         v[64 + 3000].bits += 0x80;  // twice as large
       }
       try {

@@ -370,7 +370,7 @@ TEST_CASE("moments: after a freeze that came early, m is Adam's, also where it e
     const auto frozen = after_60([&](const auto& g, auto t) {
       auto options = frozen_after(40);
       options.adam.bias_correction = false;
-      options.adam.max_step = max_step;
+      options.max_step = max_step;
       return onebit::one_bit_adam(g, t, options, exact);
     });
     for (std::size_t rank = 0; rank < 2; ++rank) {

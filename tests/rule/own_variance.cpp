@@ -193,7 +193,7 @@ TEST_CASE("a rank's own v: ranks round v alike, and their squares each for itsel
     const auto copied = [&](const onebit::bf16* values) {
       return o.copy(onebit::detail::own_squares_field{values, nullptr, nullptr}, 0);
     };
-    return moments{copied(o.rule().followed_variance()), copied(o.rule().own_squares().since)};
+    return moments{copied(o.rule().agreed_variance()), copied(o.rule().own_squares().since)};
   });
   CHECK(of_ranks[0].v == of_ranks[1].v);
   std::size_t n_other = 0;
@@ -262,8 +262,8 @@ TEST_CASE("a rank's own v: the same whatever type parameters have, and eps never
         n_moved += onebit::to_float(value) != 1.0F;
       }
       CHECK(n_moved > 900);
-      return o.copy(
-          onebit::detail::own_squares_field{o.rule().followed_variance(), nullptr, nullptr}, 0);
+      return o.copy(onebit::detail::own_squares_field{o.rule().agreed_variance(), nullptr, nullptr},
+                    0);
     })[0];
   };
   const auto of_float = trained(0.0F);

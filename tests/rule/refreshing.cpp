@@ -31,7 +31,7 @@ constexpr double followed_beta2 = 0.95;
 /// The v of the last refresh, as a field.
 template <class Optimizer>
 auto followed_v(const Optimizer& o) {
-  return onebit::detail::own_squares_field{o.rule().followed_variance(), nullptr, nullptr};
+  return onebit::detail::own_squares_field{o.rule().agreed_variance(), nullptr, nullptr};
 }
 
 /// The element's gradient on a rank: signal + noise, of a size that differs by element, and grows
@@ -467,8 +467,7 @@ TEST_CASE("v follows: a checkpoint of the form without it is refused, and the ot
     groups[0].tensors.push_back({x, own});
     const auto zero_one = [&](bool follows) {
       return onebit::zero_one_adam(
-          groups, t,
-          {.adam = {.keeps_squares = follows}, .schedule = {.kappa = 1, .warmup_steps = 4}});
+          groups, t, {.own_variance = follows, .schedule = {.kappa = 1, .warmup_steps = 4}});
     };
     const auto check = [&](const auto& make) {
       for (const bool saved_form : {true, false}) {
@@ -492,8 +491,7 @@ TEST_CASE("v follows: a checkpoint of the form without it is refused, and the ot
     check(zero_one);
     check([&](bool directions) {  // v is frozen in both
       return onebit::one_bit_adam(
-          groups, t,
-          {.adam = {.max_step = directions ? 2.0 : 0}, .freeze = {.after = 4}, .refreshes = 0});
+          groups, t, {.max_step = directions ? 2.0 : 0, .freeze = {.after = 4}, .refreshes = 0});
     });
     return all;
   });

@@ -173,15 +173,15 @@ TEST_CASE("max_step: small gradients that share a scale with large ones move by 
   const auto one_bit = [&](double bound) {
     return [&, bound](const auto& g, auto t) {
       return onebit::one_bit_adam(
-          g, t,
-          {.adam = {.max_step = bound}, .freeze = {.after = 20}, .refreshes = bound > 0 ? 16U : 0U},
+          g, t, {.max_step = bound, .freeze = {.after = 20}, .refreshes = bound > 0 ? 16U : 0U},
           one_scale);
     };
   };
   const auto zero_one = [&](double bound) {
     return [&, bound](const auto& g, auto t) {
       return onebit::zero_one_adam(g, t,
-                                   {.adam = {.max_step = bound, .keeps_squares = bound > 0},
+                                   {.max_step = bound,
+                                    .own_variance = bound > 0,
                                     .schedule = {.warmup_steps = 20, .max_interval = 1}},
                                    one_scale);
     };

@@ -31,7 +31,7 @@ struct plan {
   int exponent = 0;  ///< gradients are multiplied by 2^exponent
   onebit::one_bit_adam_options options = [] {
     onebit::one_bit_adam_options o;
-    o.adam.max_step = 0;  // the reference implementations have no bound
+    o.max_step = 0;  // the reference implementations have no bound
     o.freeze.after = 4;
     o.refreshes = 0;
     return o;

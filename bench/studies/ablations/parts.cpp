@@ -19,7 +19,8 @@ template <class C = gather_scatter<sign<>>>
 row one_bit(const char* name, std::uint64_t refreshes, C collective = {}, double bound = 2) {
   return {name, family::adam, [=](const groups& g, threads t, const settings& s) {
             return quiet(one_bit_adam(g, t,
-                                      {.adam = {.beta2 = s.adam.beta2, .max_step = bound},
+                                      {.adam = {.beta2 = s.adam.beta2},
+                                       .max_step = bound,
                                        .freeze = warm_up(refreshes, s.freeze_after),
                                        .refreshes = refreshes},
                                       collective));
@@ -35,10 +36,10 @@ row naive(const char* name, C collective) {
         return quiet(optimizer("naive", g, t, compressed_gradients(s.adam), always, collective));
       }};
 }
-row lamb_with(const char* name, lamb_options o, sign<> codec = {}) {
+row lamb_with(const char* name, one_bit_lamb_options o, sign<> codec = {}) {
   return {name, family::lamb, [=](const groups& g, threads t, const settings& s) mutable {
-            o.beta2 = s.adam.beta2;
-            return quiet(one_bit_lamb(g, t, {.lamb = o}, gather_scatter{codec}));
+            o.lamb.beta2 = s.adam.beta2;
+            return quiet(one_bit_lamb(g, t, o, gather_scatter{codec}));
           }};
 }
 row papers_lamb_with(const char* name, papers::lamb_options o) {
@@ -56,7 +57,7 @@ row zero_one(const char* name, intervals_options when, sign<> codec = {}, double
             when.warmup_steps = s.freeze_after;
             when.also_every = s.meet_every;
             return quiet(zero_one_adam(
-                g, t, {.adam = {.beta2 = s.adam.beta2, .max_step = bound}, .schedule = when},
+                g, t, {.adam = {.beta2 = s.adam.beta2}, .max_step = bound, .schedule = when},
                 gather_scatter{codec}));
           }};
 }

@@ -28,7 +28,7 @@ namespace onebit { inline namespace v0_3 {
 /// ||y|| is then 0.09 and 0.33 for gaussian values, 0.11 and 0.42 for Laplace's.
 ///
 /// The scale that travels per tile is an upper bound of `top`, the sum of magnitudes. It cuts
-/// nothing, unless a rule's bound (adam_options::max_step) makes it smaller. Then no element
+/// nothing, unless a rule's bound (direction_options::max_step) makes it smaller. Then no element
 /// decodes to more than the bound, and a huge step does not move its neighbours by half its size.
 template <unsigned Bits>
 struct quantized {

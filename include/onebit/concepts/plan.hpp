@@ -76,11 +76,11 @@ struct step_plan {
 namespace detail {
 
 /// Returns the plan of a rule without local steps: an exchange if it is due, else a dense step. An
-/// average beside an exchange is of squares if v `follows`.
-[[nodiscard]] constexpr step_plan plan_without_local_steps(const due& now, bool follows) {
-  const averages average = !now.average              ? averages::nothing
-                           : now.exchange && follows ? averages::squares
-                                                     : averages::gradients;
+/// average beside an exchange is of squares, if ranks have a v of their own.
+[[nodiscard]] constexpr step_plan plan_without_local_steps(const due& now, bool own_variance) {
+  const averages average = !now.average                   ? averages::nothing
+                           : now.exchange && own_variance ? averages::squares
+                                                          : averages::gradients;
   return {.update = now.exchange ? update_from::exchange : update_from::mean_gradient,
           .average = average,
           .freezes = now.exchange,

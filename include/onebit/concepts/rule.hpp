@@ -113,12 +113,12 @@ concept RefreshingRule = detail::ExchangeRule<R> &&
     requires(R r, const R fixed, const detail::any_step_context<R>& at,
              const detail::any_field& mean, std::uint32_t* active, float* work,
              detail::any_archive a) {
-  { fixed.keeps_squares() } -> std::convertible_to<bool>;  // false: v is never refreshed
+  { fixed.own_variance() } -> std::convertible_to<bool>;  // false: v is never refreshed
   { R::n_floats_beside(at.axis) } -> std::convertible_to<std::size_t>;   // floats that travel
   { R::n_floats_at_home(at.axis) } -> std::convertible_to<std::size_t>;  // floats that do not
   r.prepare_refreshes(at.axis, 1);  // takes the layout of messages and the number of ranks
-  { fixed.follows() } -> std::convertible_to<bool>;  // true: this rank has a v of its own
-  fixed.own_squares();                               // returns the field to average
+  { fixed.has_own_variance() } -> std::convertible_to<bool>;  // true: this rank has a v of its own
+  fixed.own_squares();                                        // returns the field to average
   // refreshes v from a mean over an old job's ranks, in memory of make_variance; overwrites it
   r.take_squares(std::declval<decltype(r.make_variance())&>(), at);
   r.floats_beside(at, work);  // returns the field of floats to average beside

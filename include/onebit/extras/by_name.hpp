@@ -352,11 +352,9 @@ template <class Options>
     }
     return elements || factor;
   };
-  const auto compressing = [&](auto& rule) {
+  const auto compressing = [&](auto& algorithm, auto& rule) {
     detail::read_moments(r, rule);
-    if constexpr (!std::is_same_v<decltype(rule), papers::lamb_options&>) {
-      r.read({"max_step"}, rule.max_step);
-    }
+    if constexpr (requires { algorithm.max_step; }) r.read({"max_step"}, algorithm.max_step);
     read_bucket();
   };
   if (o.which == algorithm::adam) {
@@ -381,13 +379,13 @@ template <class Options>
     detail::read_coefficients(r, o.lamb);
     detail::read_sum(r, "sum", o.sum);
   } else if (o.which == algorithm::one_bit_adam) {
-    compressing(o.one_bit_adam.adam);
+    compressing(o.one_bit_adam, o.one_bit_adam.adam);
     read_scales();
     detail::read_freeze(r, o.one_bit_adam.freeze);
     r.read({"refreshes"}, o.one_bit_adam.refreshes);
     detail::read_sum(r, "warm_up_sum", o.one_bit_adam.warm_up_sum);
   } else if (o.which == algorithm::one_bit_lamb) {
-    compressing(o.one_bit_lamb.lamb);
+    compressing(o.one_bit_lamb, o.one_bit_lamb.lamb);
     detail::read_coefficients(r, o.one_bit_lamb.lamb);
     read_scales();
     detail::read_freeze(r, o.one_bit_lamb.freeze);
@@ -395,7 +393,7 @@ template <class Options>
     detail::read_sum(r, "warm_up_sum", o.one_bit_lamb.warm_up_sum);
   } else if (o.which == algorithm::papers_one_bit_lamb) {
     papers::lamb_options& lamb = o.papers_one_bit_lamb.lamb;
-    compressing(lamb);
+    compressing(o.papers_one_bit_lamb, lamb);
     detail::read_coefficients(r, lamb);
     r.read({"coeff_beta"}, lamb.coeff_beta);
     r.read({"factor_min"}, lamb.factor_min);
@@ -405,14 +403,14 @@ template <class Options>
     detail::read_freeze(r, o.papers_one_bit_lamb.freeze);
     detail::read_sum(r, "warm_up_sum", o.papers_one_bit_lamb.warm_up_sum);
   } else {
-    compressing(o.zero_one_adam.adam);
+    compressing(o.zero_one_adam, o.zero_one_adam.adam);
     r.read({"bits"}, o.bits);
     if (o.bits != 1 && o.bits != 2) r.fail({"bits is ", o.bits, ", must be 1 or 2"});
     if (read_scales() && o.bits == 2) {
       r.fail({"scale_elements and scale_factor are of messages in 1 bit; give bits 1 too"});
     }
     detail::read_intervals(r, o.zero_one_adam.schedule);
-    r.read({"keeps_squares"}, o.zero_one_adam.adam.keeps_squares);
+    r.read({"own_variance"}, o.zero_one_adam.own_variance);
     detail::read_sum(r, "refresh_sum", o.zero_one_adam.refresh_sum);
   }
   r.finish();

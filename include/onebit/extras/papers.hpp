@@ -48,8 +48,6 @@ struct lamb_options {
   bool bias_correction = false;
   /// As adam_options::max_grad_norm.
   double max_grad_norm = 0;
-  static constexpr double max_step = 0;         ///< no bound: messages are momenta
-  static constexpr bool keeps_squares = false;  ///< v is constant after the freeze
 };
 
 /// Throws invalid_input when an option is out of range.
@@ -315,7 +313,9 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
   using typename base::float_buffer;
   static constexpr bool refreshes = false;
 
-  lamb_rule(lamb_options options, B backend) : base(options, std::move(backend)) {}
+  /// Messages are momenta, without a bound; v is constant after the freeze.
+  lamb_rule(lamb_options options, B backend)
+      : base(options, std::move(backend), {.max_step = 0, .own_variance = false}) {}
   void prepare(const layout& axis) {
     const std::size_t n_tensors = axis.tensor_tiles().size();
     base::prepare(axis);
@@ -456,7 +456,7 @@ struct form {
 
 /// 1-bit Adam (arXiv 2102.02888), algorithm 1: `after` dense steps, one scale per tensor.
 [[nodiscard]] inline form<one_bit_adam_options> one_bit_adam(std::uint64_t after) {
-  return {{.adam = {.bias_correction = false, .max_step = 0}, .freeze = {after}, .refreshes = 0},
+  return {{.adam = {.bias_correction = false}, .max_step = 0, .freeze = {after}, .refreshes = 0},
           {{granularity::layer(), 1}}};
 }
 /// 1-bit LAMB (arXiv 2104.06069), algorithm 2: `after` dense steps; coefficients of the warm-up
@@ -469,7 +469,9 @@ struct form {
 /// per tensor. eps is added to sqrt(v), as in the authors' code: an element with almost no variance
 /// moves by its tensor's scale over eps. Short runs can diverge at 1e-8; `.adam.eps` 1e-4 helps.
 [[nodiscard]] inline form<zero_one_adam_options> zero_one_adam(std::uint64_t warm_up) {
-  return {{.adam = {.bias_correction = false, .max_step = 0, .keeps_squares = false},
+  return {{.adam = {.bias_correction = false},
+           .max_step = 0,
+           .own_variance = false,
            .schedule = {.kappa = 16,
                         .warmup_steps = warm_up,
                         .doubling_steps = 0,

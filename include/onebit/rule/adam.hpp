@@ -103,7 +103,8 @@ class adam_rule : public freezing_rule<B, adam_options> {
   using base::m_, base::v_;
 
  public:
-  adam_rule(adam_options options, B backend) : base(options, std::move(backend)) {
+  adam_rule(adam_options options, B backend, direction_options directions = {})
+      : base(options, std::move(backend), directions) {
     validate(options);
   }
   /// Dense step: updates x, m and v from the mean gradient. One pass, 28 bytes per element.

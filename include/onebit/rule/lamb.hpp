@@ -328,9 +328,6 @@ struct lamb_options {
   bool bias_correction = true;
   /// As adam_options::max_grad_norm.
   double max_grad_norm = 0;
-  /// As adam_options::max_step, for m / (sqrt(v) + eps).
-  double max_step = 2;
-  static constexpr bool keeps_squares = true;  ///< see adam_options
 };
 
 namespace detail {
@@ -338,7 +335,7 @@ namespace detail {
 /// Throws invalid_input if an option of LAMB is out of range. `name` is the options' name.
 template <class Options>
 void validate_lamb(const char* name, const Options& o) {
-  validate_moments(name, {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
+  validate_moments(name, {o.beta1, o.beta2, o.eps}, o.max_grad_norm);
   validate_range(name, "min_coeff", o.min_coeff, "max_coeff", o.max_coeff);
 }
 
@@ -367,7 +364,8 @@ class lamb_rule : public freezing_rule<B, Options> {
  public:
   using typename base::float_buffer;
 
-  lamb_rule(Options options, B backend) : base(options, std::move(backend), false) {
+  lamb_rule(Options options, B backend, direction_options directions = {})
+      : base(options, std::move(backend), directions, false) {
     validate(options);
   }
   void prepare(const layout& axis) {
@@ -392,7 +390,7 @@ class lamb_rule : public freezing_rule<B, Options> {
   void prepare_refreshes(const layout& axis, int n_ranks) {
     base::prepare_refreshes(axis, n_ranks);
     n_sketch_ = n_sketch(axis);
-    if (!base::follows()) return;
+    if (!base::has_own_variance()) return;
     sketch_ = make_sketch();
     restart_sketch(false);
   }
@@ -463,7 +461,7 @@ class lamb_rule : public freezing_rule<B, Options> {
   template <class Archive>
   void archive_own(Archive& a) {
     base::archive_own(a);
-    a.buffer(sketch_, backend_, base::follows() ? n_sketch_ : 0);
+    a.buffer(sketch_, backend_, base::has_own_variance() ? n_sketch_ : 0);
   }
 
  protected:

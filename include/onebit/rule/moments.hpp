@@ -21,22 +21,22 @@
 /// Common parts of the rules that keep a first and a second moment.
 namespace onebit { inline namespace v0_3 {
 
+namespace detail {
+
+/// Throws invalid_input unless `x` is 0, which means `off`, or a positive normal float.
+inline void validate_bound(const char* options, const char* name, double x, const char* off) {
+  if (x == 0 || (x >= least_float && x <= most_float)) return;
+  throw invalid_input(
+      error_text(options, ": ", name, " is ", x, ", must be 0 (", off, ") or positive and finite"));
+}
+
+}  // namespace detail
+
 /// Throws invalid_input unless both betas are in [0, 1), eps is a positive normal float, and
-/// max_grad_norm and max_step are 0 or positive normal floats.
-inline void validate_moments(const char* options, const moments& betas, double max_grad_norm = 0,
-                             double max_step = 0) {
+/// max_grad_norm is 0 or a positive normal float.
+inline void validate_moments(const char* options, const moments& betas, double max_grad_norm) {
   validate(options, betas);
-  const auto is_bound = [](double x) {
-    return x == 0 || (x >= detail::least_float && x <= detail::most_float);
-  };
-  if (!is_bound(max_grad_norm)) {
-    throw invalid_input(detail::error_text(options, ": max_grad_norm is ", max_grad_norm,
-                                           ", must be 0 (do not clip) or positive and finite"));
-  }
-  if (!is_bound(max_step)) {
-    throw invalid_input(detail::error_text(options, ": max_step is ", max_step,
-                                           ", must be 0 (no bound) or positive and finite"));
-  }
+  detail::validate_bound(options, "max_grad_norm", max_grad_norm, "do not clip");
 }
 
 /// Options of a step of Adam, 1-bit Adam or 0/1 Adam.
@@ -51,21 +51,29 @@ struct adam_options {
   /// Largest global norm of gradients, as in torch's clip_grad_norm_: clips the mean in steps that
   /// average gradients, else each rank's own gradient (kernel/clipping.hpp). 0: no clipping.
   double max_grad_norm = 0;
-  /// Largest scale of a compressed message, in learning rates: no element moves by more in one step
-  /// (before bias correction and decay; an exchange of 0/1 Adam: times the sum of the rates since
-  /// the last one). What is cut stays in the residual. Adam's own steps seldom exceed 1. 0: no
-  /// bound; with a constant v, as in the papers, momenta are then sent in place of directions.
-  double max_step = 2;
-  /// True: after the dense steps each rank updates v from the squares of its own gradients, and
-  /// refreshes average v over the ranks. False: v of 1-bit Adam is constant after the freeze
-  /// (one_bit_adam sets this if `refreshes` is 0), and each average advances v of 0/1 Adam by one
-  /// step, however long ago the last average was.
-  bool keeps_squares = true;
 };
 
 /// Throws invalid_input when an option is out of range.
 inline void validate(const adam_options& o) {
-  validate_moments("adam_options", {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
+  validate_moments("adam_options", {o.beta1, o.beta2, o.eps}, o.max_grad_norm);
+}
+
+/// What compressed steps send, and which v they divide by.
+struct direction_options {
+  /// Largest scale of a message, in learning rates: no element moves by more in one step (before
+  /// bias correction and decay; an exchange of 0/1 Adam: times the sum of the rates since the last
+  /// one). What is cut stays in the residual. Adam's own steps seldom exceed 1. 0: no bound; with a
+  /// constant v, as in the papers, momenta are then sent in place of directions.
+  double max_step = 2;
+  /// True: after the dense steps each rank updates a v of its own from its own gradients, and
+  /// refreshes average v over the ranks. False: v of 1-bit Adam is constant after the freeze, and
+  /// each average advances v of 0/1 Adam by one step, however long ago the last average was.
+  bool own_variance = true;
+};
+
+/// Throws invalid_input when an option is out of range.
+inline void validate(const direction_options& o) {
+  detail::validate_bound("options", "max_step", o.max_step, "no bound");
 }
 
 /// Throws invalid_input unless 0 < low <= high, both finite as floats.

@@ -23,7 +23,8 @@
 #include <utility>
 #include <vector>
 
-/// Bases of rules whose v follows: compressed steps refresh v, from the ranks' own squares.
+/// Bases of rules in which each rank has a v of its own in compressed steps, which refreshes
+/// average.
 namespace onebit { inline namespace v0_3 {
 
 /// Message with the next local momentum: base + beta1 m + (1 - beta1) g, m the previous mean
@@ -58,11 +59,11 @@ struct momentum_message {
   }
 };
 
-/// Base of rules whose v follows (docs/variance.md). In compressed steps no rank knows the mean
-/// gradient. Each rank updates a v of its own from its own gradients, v_r <- beta2 v_r + rho^2 (1 -
-/// beta2) g_r^2, and divides by it. A refresh, k steps after the last one, averages what the ranks'
-/// v have taken in: v <- beta2^k v + rho mean q_r, q_r the rank's squares since then, weighted as
-/// in v. The ranks' own v start from v.
+/// Base of rules whose ranks have a v of their own (docs/variance.md). In compressed steps no rank
+/// knows the mean gradient. Each rank updates a v of its own from its own gradients, v_r <- beta2
+/// v_r + rho^2 (1 - beta2) g_r^2, and divides by it. A refresh, k steps after the last one,
+/// averages what the ranks' v have taken in: v <- beta2^k v + rho mean q_r, q_r the rank's squares
+/// since then, weighted as in v. The ranks' own v start from v.
 ///
 /// rho, by tensor, is the squared norm of the mean gradient over the mean of the ranks' squared
 /// norms: 1 if all gradients are equal, 1/W if they are independent noise. Refreshes estimate it
@@ -77,10 +78,9 @@ struct momentum_message {
 /// Rare rows do not show in the sum over a tensor. 1-bit LAMB notes no growth: its coefficient
 /// shortens such steps, so it gained nothing.
 ///
-/// `Options` has the members that moments_rule requires, bias_correction, max_step and
-/// keeps_squares. State after the freeze: v and the rank's squares since the last refresh, in bf16
-/// (rule/own_variance.hpp), 4 bytes per element; without keeps_squares 1 / (sqrt(v) + eps), which
-/// is constant, in floats.
+/// `Options` has the members that moments_rule requires, and bias_correction. State after the
+/// freeze: v and the rank's squares since the last refresh, in bf16 (rule/own_variance.hpp), 4
+/// bytes per element; if v is constant, 1 / (sqrt(v) + eps) in floats.
 template <Backend B, class Options>
 class refreshing_rule : public moments_rule<B, Options> {
   using base = moments_rule<B, Options>;
@@ -92,41 +92,44 @@ class refreshing_rule : public moments_rule<B, Options> {
   void prepare(const layout& axis) {
     base::prepare(axis);
     n_tensors_ = axis.tensor_tiles().size();
-    rho_ = make_rho(keeps_squares());
-    const bool notes = notes_growth_ && keeps_squares();
+    rho_ = make_rho(own_variance());
+    const bool notes = notes_growth_ && own_variance();
     growth_ =
         to_buffer(backend_, std::vector<float>(notes ? detail::growth_arrays * n_tensors_ : 0));
   }
   [[nodiscard]] bool frozen() const { return frozen_; }
-  /// Returns v in floats, on the flat axis; null once v follows, or its inverse takes its place.
+  /// Returns v in floats, on the flat axis; null once each rank has its own, or v's inverse takes
+  /// its place.
   [[nodiscard]] const float* variance() const { return inverted() ? nullptr : v_.data(); }
-  /// Returns v of the last refresh, words of squares on the flat axis, if v follows; else null.
-  [[nodiscard]] const bf16* followed_variance() const { return own_.v.data(); }
+  /// Returns v of the last refresh, words of squares on the flat axis, if this rank has a v of its
+  /// own; else null.
+  [[nodiscard]] const bf16* agreed_variance() const { return own_.v.data(); }
   /// Returns 1 / (sqrt(v) + eps), on the flat axis, if v is constant after the freeze; else null.
   [[nodiscard]] const float* inverse() const { return inverted() ? v_.data() : nullptr; }
-  /// An average beside an exchange is a refresh, if v follows.
+  /// An average beside an exchange is a refresh, if ranks have a v of their own.
   [[nodiscard]] step_plan plan(const due& now, std::uint64_t, float) const {
-    return detail::plan_without_local_steps(now, keeps_squares());
+    return detail::plan_without_local_steps(now, own_variance());
   }
   template <class At>
   void begin_step(const step_plan& plan, float, std::uint64_t, const At&) {
     refreshing_ = plan.refreshes();
   }
   [[nodiscard]] moments_updated updated(const step_plan& plan) const {
-    return {options_.bias_correction, true, plan.average == averages::gradients || follows()};
+    return {options_.bias_correction, true,
+            plan.average == averages::gradients || has_own_variance()};
   }
   /// True if messages are directions, m / (sqrt(v) + eps); false if they are momenta, m.
   [[nodiscard]] bool directions() const {
-    return frozen_ && (options_.max_step > 0 || keeps_squares());
+    return frozen_ && (directions_.max_step > 0 || own_variance());
   }
   /// Returns the largest scale: `max_step` if messages are directions, else no bound.
   [[nodiscard]] scale_bound bound() const {
-    return directions() ? scale_bound{static_cast<float>(options_.max_step)} : scale_bound{};
+    return directions() ? scale_bound{static_cast<float>(directions_.max_step)} : scale_bound{};
   }
-  /// True if v follows in compressed steps.
-  [[nodiscard]] bool keeps_squares() const { return options_.keeps_squares; }
-  /// True if each rank has a v of its own.
-  [[nodiscard]] bool follows() const { return frozen_ && keeps_squares(); }
+  /// True if each rank has a v of its own in compressed steps; false if v is constant there.
+  [[nodiscard]] bool own_variance() const { return directions_.own_variance; }
+  /// True if each rank has a v of its own now.
+  [[nodiscard]] bool has_own_variance() const { return frozen_ && own_variance(); }
   /// Returns the field that a refresh averages.
   [[nodiscard]] detail::own_squares_field own_squares() const {
     const detail::growth_state<const float> g = growth();
@@ -135,15 +138,15 @@ class refreshing_rule : public moments_rule<B, Options> {
   /// Takes the layout of messages and the number of ranks. rho starts anew.
   void prepare_refreshes(const layout&, int n_ranks) {
     first_rho_ = 1.0F / static_cast<float>(n_ranks);
-    rho_ = make_rho(keeps_squares());
+    rho_ = make_rho(own_variance());
   }
   /// Returns zeroed memory for v.
   [[nodiscard]] float_buffer make_variance() { return make_floats(); }
-  /// Refreshes v, if it follows, by the mean over the ranks of an older job of `own_squares`.
-  /// Overwrites `mean`. Only launches.
+  /// Refreshes v, if ranks have their own, by the mean over the ranks of an older job of
+  /// `own_squares`. Overwrites `mean`. Only launches.
   template <class P, class G>
   void take_squares(float_buffer& mean, const step_context<B, P, G>& at) {
-    if (!follows()) return;
+    if (!has_own_variance()) return;
     write_refreshed(mean, at, mean.data());
     launch_start(at, mean.data(), own_);
     backend_.launch(growth().restart().launches(), growth().restart());
@@ -153,7 +156,7 @@ class refreshing_rule : public moments_rule<B, Options> {
   /// it up to date; changes no state.
   template <class P, class G>
   void write_variance(const float_buffer& mean, const step_context<B, P, G>& at, float* v) {
-    if (follows()) return write_refreshed(mean, at, v);
+    if (has_own_variance()) return write_refreshed(mean, at, v);
     const detail::copy_kernel copy{v_.data(), v, v_.size()};
     backend_.launch(copy.launches(), copy);
   }
@@ -234,19 +237,19 @@ class refreshing_rule : public moments_rule<B, Options> {
   }
   /// Archives the form of the state, and rho by tensor; frozen_ must be known. A reader throws
   /// checkpoint_error if checkpoint and rule disagree on the units of messages, or, with `differs`,
-  /// on whether v follows.
+  /// on whether ranks have a v of their own.
   template <class Archive>
   void archive_form(Archive& a, bool differs) {
-    bool keeps = keeps_squares(), sends_directions = directions();
+    bool keeps = own_variance(), sends_directions = directions();
     a.local(keeps);
     a.local(sends_directions);
     a.buffer(rho_, backend_, keeps ? n_tensors_ : 0);
     if (Archive::reading) {
-      if ((differs || frozen_) && keeps != keeps_squares()) {
+      if ((differs || frozen_) && keeps != own_variance()) {
         throw checkpoint_error(detail::error_text(
             "checkpoint: its v is ", keeps ? "" : "not ",
             "refreshed after the dense steps, and here it ", keeps ? "would not" : "would",
-            " be: set refreshes or keeps_squares as it was saved"));
+            " be: set refreshes or own_variance as it was saved"));
       }
       if (frozen_ && sends_directions != directions()) {
         throw checkpoint_error(detail::error_text(
@@ -254,22 +257,23 @@ class refreshing_rule : public moments_rule<B, Options> {
             ", and here they would exchange ", directions() ? "m / (sqrt(v) + eps)" : "m",
             ": load it with max_step and refreshes as it was saved with"));
       }
-      if (keeps != keeps_squares()) rho_ = make_rho(keeps_squares());
+      if (keeps != own_variance()) rho_ = make_rho(own_variance());
     }
   }
 
-  /// Archives v, and whether it is in floats or follows; frozen_ must be known.
+  /// Archives v, and whether it is one for all ranks, in floats, or each rank's own; frozen_ must
+  /// be known.
   template <class Archive>
   void archive_variance(Archive& a) {
-    a.buffer(v_, backend_, follows() ? 0 : n_floats());
-    a.buffer(own_.v, backend_, follows() ? n_floats() : 0);
+    a.buffer(v_, backend_, has_own_variance() ? 0 : n_floats());
+    a.buffer(own_.v, backend_, has_own_variance() ? n_floats() : 0);
   }
 
   /// Archives the state that differs between ranks: the rank's squares.
   template <class Archive>
   void archive_own(Archive& a) {
-    a.buffer(own_.since, backend_, follows() ? n_floats() : 0);
-    if (follows()) a.buffer(growth_, backend_);
+    a.buffer(own_.since, backend_, has_own_variance() ? n_floats() : 0);
+    if (has_own_variance()) a.buffer(growth_, backend_);
   }
 
  protected:
@@ -279,16 +283,19 @@ class refreshing_rule : public moments_rule<B, Options> {
     [[nodiscard]] std::size_t bytes() const { return v.bytes() + since.bytes(); }
   };
   /// `notes_growth`: false if the rule does not call `note_growth`.
-  refreshing_rule(Options options, B backend, bool notes_growth = true)
-      : base(options, std::move(backend)), notes_growth_(notes_growth) {}
+  refreshing_rule(Options options, B backend, direction_options directions,
+                  bool notes_growth = true)
+      : base(options, std::move(backend)), directions_(directions), notes_growth_(notes_growth) {
+    validate(directions);
+  }
   using base::backend_, base::m_, base::make_floats, base::n_floats, base::options_, base::v_;
   /// True if v's inverse is in its place: while v is constant.
-  [[nodiscard]] bool inverted() const { return frozen_ && !keeps_squares(); }
+  [[nodiscard]] bool inverted() const { return frozen_ && !own_variance(); }
   /// True if the update of a step takes its gradients into the rank's squares: a refresh does so
   /// itself.
-  [[nodiscard]] bool takes_squares() const { return follows() && !refreshing_; }
+  [[nodiscard]] bool takes_squares() const { return has_own_variance() && !refreshing_; }
   [[nodiscard]] detail::direction_units units() const {
-    if (follows()) return {own_.v.data(), own_.since.data(), rho_.data(), growth().growth};
+    if (has_own_variance()) return {own_.v.data(), own_.since.data(), rho_.data(), growth().growth};
     return {directions() ? inverse() : nullptr};
   }
   /// Memory for the sums of a step's tiles.
@@ -325,11 +332,12 @@ class refreshing_rule : public moments_rule<B, Options> {
     own_ = {};
   }
 
+  direction_options directions_;
   bool frozen_ = false;
   bool refreshing_ = false;  ///< the step in progress is a refresh
   std::size_t n_tensors_ = 0;
   float_buffer rho_;     ///< by tensor, of the last refresh; before the first: -first_rho_
-  own_buffers own_;      ///< while v follows: the rank's own v, in place of v_
+  own_buffers own_;      ///< the rank's own v, in place of v_, once it has one
   float_buffer growth_;  ///< see detail::growth_state
 
  private:
@@ -370,20 +378,20 @@ class freezing_rule : public refreshing_rule<B, Options> {
   /// Ends the dense steps: fills `active`, and hands m over. Allocates before it changes anything.
   template <class At>
   [[nodiscard]] initial_momentum<float_buffer> freeze(std::uint32_t* active, const At& at) {
-    const bool follows = base::keeps_squares();
-    auto own = follows ? base::make_own() : typename base::own_buffers{};
+    const bool has_own = base::own_variance();
+    auto own = has_own ? base::make_own() : typename base::own_buffers{};
     frozen_ = true;
     backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, m_.data(), v_.data(),
                                                         base::inverted() ? v_.data() : nullptr,
                                                         active, base::directions()});
-    if (follows) base::start_own(std::move(own), at);
+    if (has_own) base::start_own(std::move(own), at);
     return {std::move(m_), nullptr, at.scalars};
   }
   /// Returns to dense steps, with m from the previous mean message. Drops what residuals hold.
   template <class View, class At>
   void thaw(const View& previous, const At& at) {
     auto m = base::make_floats();
-    if (base::follows()) base::end_own(base::make_floats(), at);
+    if (base::has_own_variance()) base::end_own(base::make_floats(), at);
     backend_.launch(at.n_tiles(), detail::thaw_kernel<View>{previous, at.tiles, at.active, m.data(),
                                                             base::variance(),
                                                             base::inverted() ? v_.data() : nullptr,
@@ -411,8 +419,8 @@ class freezing_rule : public refreshing_rule<B, Options> {
   }
 
  protected:
-  freezing_rule(Options options, B backend, bool notes_growth = true)
-      : base(options, std::move(backend), notes_growth) {}
+  freezing_rule(Options options, B backend, direction_options directions, bool notes_growth = true)
+      : base(options, std::move(backend), directions, notes_growth) {}
   using base::backend_, base::m_, base::v_, base::frozen_;
 };
 

@@ -63,7 +63,7 @@ struct bound_factor_kernel {
 };
 
 /// Message base + lr c (beta1 m + (1 - beta1) g), c the bias correction of m: adds a step to the
-/// sum that is exchanged. If v follows, m and g are directions.
+/// sum that is exchanged. With a v of the rank's own m and g are directions.
 template <class P, class G>
 struct zero_one_message {
   const float* momentum;
@@ -174,9 +174,9 @@ struct zero_one_step_kernel {
   Field gradient;
   step_tables<P, G> tables;
   float* m;
-  const float* v;         ///< null if v follows: m then is a direction
-  direction_units units;  ///< of this rank's own v, if v follows
-  float most;             ///< bound of directions: adam_options::max_step
+  const float* v;         ///< null if the rank has its own: m then is a direction
+  direction_units units;  ///< of this rank's own v, if it has one
+  float most;             ///< bound of directions: direction_options::max_step
   float* anchor;
   const double* lr_before;  ///< by tensor: sum of lr since the last exchange, without this step's
   written_parameters written;
@@ -280,7 +280,7 @@ struct zero_one_exchange_kernel {
   View latest;
   step_tables<P, G> tables;
   float *m, *anchor;
-  const float* v;           ///< null if v follows, and directions are summed
+  const float* v;           ///< null if ranks have their own, and directions are summed
   bool takes_squares;       ///< into this rank's own v
   direction_units units;    ///< of that v
   growth_sums growth;       ///< of that v
@@ -333,14 +333,15 @@ struct zero_one_exchange_kernel {
 /// An exchange averages the ranks' u. All ranks get equal bits, since the anchor holds the
 /// parameters before the local steps.
 ///
-///     v follows (the default):     x = anchor - u
+///     each rank has a v of its own (the default):
+///                                  x = anchor - u
 ///     v is equal on all ranks:     x = anchor - u / (sqrt(v c_v) + eps)
 ///     in both:                     m = u / (c sum of lr)
 ///
-/// If v follows, m is of directions, g / (sqrt(v_r c_v) + eps), v_r the rank's own v.
-/// Elements without variance do not move: if v follows, they are carried until they have one; if it
-/// does not, messages contain them. Decoupled weight decay acts on the anchor, with the summed
-/// learning rate. A group's lr_factor is not part of u: it scales only the steps of x.
+/// If v_r is a rank's own v, m is of directions, g / (sqrt(v_r c_v) + eps). Elements without
+/// variance do not move: directions are carried until they have one; momenta are sent. Decoupled
+/// weight decay acts on the anchor, with the summed learning rate. A group's lr_factor is not part
+/// of u: it scales only the steps of x.
 ///
 /// State: m and anchor, 8 bytes per element (the exchange holds u); v, 4 more: in floats, or as v
 /// and the rank's squares in bf16. Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the
@@ -354,7 +355,8 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
  public:
   static constexpr bool local_steps = true, accumulates = true;
 
-  zero_one_rule(adam_options options, B backend) : base(options, std::move(backend)) {
+  zero_one_rule(adam_options options, B backend, direction_options directions = {})
+      : base(options, std::move(backend), directions) {
     validate(options);
   }
   void prepare(const layout& axis) {
@@ -370,19 +372,19 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
     base::prepare_refreshes(axis, n_ranks);
     digests_ = backend_.template make_buffer<float>(32 * axis.tiles().size());
   }
-  /// m takes in every gradient; v all gradients if v follows, else only the averaged gradients.
+  /// m takes in every gradient; a v of the rank's own does, too, else v takes in only averages.
   [[nodiscard]] moments_updated updated(const step_plan& plan) const {
     return {options_.bias_correction, true,
-            plan.average == averages::gradients || options_.keeps_squares};
+            plan.average == averages::gradients || base::own_variance()};
   }
   /// As in refreshing_rule, times the sum of learning rates, since messages are sums of steps.
   [[nodiscard]] scale_bound bound() const { return {base::bound().most, bound_factors_.data()}; }
-  /// If v follows, the steps up to the first one without an average are dense; that one freezes v,
-  /// and later averages are refreshes. Else averages are of gradients, beside an exchange or a
-  /// local step, as in the paper. While the learning rates sum to 0 nothing has moved, and an
-  /// exchange that is due is a local step.
+  /// With a v of each rank's own, the steps up to the first one without an average are dense; that
+  /// one freezes v, and later averages are refreshes. Else averages are of gradients, beside an
+  /// exchange or a local step, as in the paper. While the learning rates sum to 0 nothing has
+  /// moved, and an exchange that is due is a local step.
   [[nodiscard]] step_plan plan(const due& now, std::uint64_t, float lr) const {
-    const bool refreshes_v = options_.keeps_squares;
+    const bool refreshes_v = base::own_variance();
     step_plan made{.freezes = refreshes_v && !now.average,
                    .next_needs_outcome = now.next_needs_outcome,
                    .frees_averages = now.frees_averages};
@@ -412,8 +414,8 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   /// True until a step is kept: after a skipped first step, the next one is the first again.
   [[nodiscard]] bool needs_outcome() const { return !started_; }
 
-  /// Ends the dense steps, if v follows, in the first step that does not average gradients: each
-  /// rank has a v of its own from then on.
+  /// Ends the dense steps, if ranks get a v of their own, in the first step that does not average
+  /// gradients: each rank has a v of its own from then on.
   template <class P, class G>
   [[nodiscard]] initial_momentum<buffer_of<B, float>> freeze(std::uint32_t* active,
                                                              const step_context<B, P, G>& at) {
@@ -426,12 +428,12 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   }
   /// Allocates what `resume` needs.
   void prepare_resume() {
-    if (base::follows()) room_ = base::make_floats();
+    if (base::has_own_variance()) room_ = base::make_floats();
   }
   /// Restarts exchanges after steps of one rank alone, from the current parameters.
   template <class View, class P, class G>
   void resume(const View&, const step_context<B, P, G>& at) {
-    if (base::follows()) base::end_own(std::move(room_), at);
+    if (base::has_own_variance()) base::end_own(std::move(room_), at);
     at.backend.launch(lr_sum_.size(), sum_of_rates(at, true));
     moved_ = false;
     if (!frozen_) return;
@@ -458,12 +460,12 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
                                                        const step_context<B, P, G>& at) const {
     return {m_.data(), at.tensors, at.scalars, at.now, base::units()};
   }
-  /// Updates x and m from the local gradient. Passes: 24 bytes per element, 32 if v follows. In a
-  /// step without communication the learning rate counts on every rank, even if the rank leaves its
-  /// gradient out, since other ranks do not learn of it.
+  /// Updates x and m from the local gradient. Passes: 24 bytes per element, 32 with a v of its own.
+  /// In a step without communication the learning rate counts on every rank, even if the rank
+  /// leaves its gradient out, since other ranks do not learn of it.
   template <class P, class G>
   void local_step(const step_plan& plan, const step_context<B, P, G>& at) {
-    step<true>(base::gradient(at), at, bound_of(options_.max_step));
+    step<true>(base::gradient(at), at, bound_of(base::directions_.max_step));
     if (base::takes_squares()) at.launch(detail::take_squares_kernel<P, G>{at, base::units()});
     const auto add = sum_of_rates(at, false);
     if (plan.sends_nothing()) {
@@ -474,7 +476,8 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
       at.launch(lr_sum_.size(), add);
     }
   }
-  /// Updates x, anchor and m from the mean sum. One pass, 20 bytes per element, 26 if v follows.
+  /// Updates x, anchor and m from the mean sum. One pass, 20 bytes per element, 26 with a v of its
+  /// own.
   template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
@@ -568,8 +571,10 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
         gradient, at, m_.data(), shared(), base::units(), most, anchor_.data(), lr_sum_.data(),
         written_memory(), n_tensors()});
   }
-  /// v, if all ranks have the same: null if v follows.
-  [[nodiscard]] const float* shared() const { return base::follows() ? nullptr : v_.data(); }
+  /// v, if all ranks have the same, else null.
+  [[nodiscard]] const float* shared() const {
+    return base::has_own_variance() ? nullptr : v_.data();
+  }
 
   buffer_of<B, float> anchor_;
   buffer_of<B, float> room_;           ///< for v in floats, between prepare_resume and resume

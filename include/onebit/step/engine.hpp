@@ -399,7 +399,7 @@ struct engine {
     if (exchanges && plan.averages_gradients()) {
       refuse(
           "has both an average and an exchange due, a refresh of v, which this rule does not "
-          "refresh (adam_options::keeps_squares is false, or it is no RefreshingRule)");
+          "refresh (direction_options::own_variance is false, or it is no RefreshingRule)");
     }
     if (!exchanges && exchange.started()) {
       refuse(

@@ -93,7 +93,7 @@ class variance_refresh {
       : average_(w, rule.backend(), sizes, R::n_floats_beside(messages),
                  R::n_floats_at_home(messages), bucket_elements) {}
 
-  [[nodiscard]] static bool wanted(const R& rule) { return rule.keeps_squares(); }
+  [[nodiscard]] static bool wanted(const R& rule) { return rule.own_variance(); }
   static void prepare_rule(R& rule, const layout& messages, int n_ranks) {
     rule.prepare_refreshes(messages, n_ranks);
   }
@@ -107,7 +107,7 @@ class variance_refresh {
   /// Calls f with the field that a refresh averages, if this rank has a v of its own.
   template <class E, class F>
   static void visit_squares(E& e, const F& f) {
-    if (e.rule.follows()) f(e.rule.own_squares());
+    if (e.rule.has_own_variance()) f(e.rule.own_squares());
   }
 
   template <class Archive>
