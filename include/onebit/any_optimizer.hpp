@@ -216,10 +216,10 @@ class any_optimizer {
       }
     }
     std::vector<tensor_moments> moments() override {
-      if constexpr (O::takes_moments) {
+      if constexpr (O::gives_moments) {
         return o.moments();
       } else {
-        refuse("moments", "its rule has none");
+        refuse("moments", "its rule gives none");
       }
     }
     void join_model_parallel(communicator transport) override {

@@ -384,7 +384,7 @@ outcome compressed_allreduce<C, T, B>::wait() {
   try {
     if (own.has_other_ranks()) {
       own.exchange.all_reduce(message(), args());
-      const auto latest = own.exchange.latest(own.exchange.mask());
+      const auto latest = own.exchange.latest();
       own.exchange.updates_after(message(), args())(detail::store_mean_kernel<decltype(latest), T>{
           latest, own.exchange.sender().tiles(), own.table.data()});
       end();

@@ -68,6 +68,7 @@ class optimizer {
  public:
   using groups_type = std::vector<param_group<P, G>>;      ///< tensors to train
   static constexpr bool takes_moments = R::takes_moments;  ///< has start_from
+  static constexpr bool gives_moments = R::gives_moments;  ///< has moments
   static constexpr bool resumes = ResumingRule<R>;         ///< has load_old_job
 
   /// Collective: compares sizes, options and parameters of the ranks, and throws on all ranks if
@@ -102,12 +103,13 @@ class optimizer {
   /// skipped step then counts for the schedule. The host waits only in steps whose outcome the next
   /// step depends on.
   report step(float lr, float inverse_loss_scale = 1.0F) {
-    const auto at_once = [](std::uint64_t, function_ref<void()> enqueue) { enqueue(); };
-    return step_with(at_once, lr, inverse_loss_scale);
+    return run_step(nullptr, lr, inverse_loss_scale);
   }
   /// Does one step, like `step`. Work that does not depend on the numbers goes through `run(key,
   /// enqueue)`, which calls enqueue() or repeats its work under an equal key: a CUDA graph.
-  report step_with(step_runner run, float lr, float inverse_loss_scale = 1.0F);
+  report step_with(step_runner run, float lr, float inverse_loss_scale = 1.0F) {
+    return run_step(&run, lr, inverse_loss_scale);
+  }
 
   /// Begins the next step, so that `ready` can send before `step`. `step` must follow with equal
   /// numbers, and throws if they cannot be used. Not collective.
@@ -143,9 +145,9 @@ class optimizer {
   void set_group(std::size_t group, float lr_factor, float weight_decay);  ///< only these
   /// Declares that a tensor, in the order of the groups, has no gradient in the next step (torch's
   /// None). Holds for one attempt, even if this is skipped or fails. Memory of the gradient is not
-  /// read, but may be scratch from begin() on. Parameters, m, v and bias corrections stay, but
-  /// residuals, m in the first compressed step (a gradient of 0) and earlier local steps of 0/1
-  /// Adam still take effect. All ranks must do so; otherwise all throw rank_mismatch.
+  /// read, but may be scratch from begin() on. Parameters, m, v and bias corrections stay. Still
+  /// applied: residuals, and earlier local steps of 0/1 Adam; in the first compressed step m takes
+  /// in a gradient of 0. All ranks must do so; otherwise all throw rank_mismatch.
   void rest(std::size_t tensor) { between_steps().tensors.rest(tensor, comm()); }
   /// Takes the addresses of all tensors from `groups`, from the next step on, on this rank: for
   /// memory that moved with its values. Returns the number of tensors that moved; 0 costs next to
@@ -170,13 +172,12 @@ class optimizer {
   /// a new optimizer goes on as this one, but its schedule starts anew.
   ///
   /// m is the mean momentum, with what residuals still hold, and v Adam's exp_avg_sq, both before
-  /// bias correction. In compressed steps m is the direction times sqrt(v) + eps; v is what a
-  /// refresh now would give; it is kept in bf16, rounded at random
-  /// (docs/variance.md). In 0/1 Adam m is that of
-  /// the last exchange, without residuals. Collective: two allreduces of floats in compressed
-  /// steps. Memory: 24 bytes per parameter. Throws invalid_input between begin() and step(), and
-  /// after a local step, when ranks differ.
-  [[nodiscard]] std::vector<tensor_moments> moments() requires(takes_moments) {
+  /// bias correction. In compressed steps m is the direction times sqrt(v) + eps, and v is what a
+  /// refresh now would give (it is kept in bf16, rounded at random: docs/variance.md). In 0/1 Adam
+  /// m is that of the last exchange, without residuals. Collective: two allreduces of floats in
+  /// compressed steps. Memory: 24 bytes per parameter. Throws invalid_input between begin() and
+  /// step(), and after a local step, when ranks differ.
+  [[nodiscard]] std::vector<tensor_moments> moments() requires(gives_moments) {
     return read_moments();
   }
 
@@ -303,7 +304,7 @@ class optimizer {
     }
     const auto flat = e.exchange.sender().flatten(field);
     std::size_t words = 0;  // before the tensor
-    for (std::size_t i = 0; i < tensor; ++i) words += (e.tensors.sizes[i] + 31) / word_elements;
+    for (std::size_t i = 0; i < tensor; ++i) words += words_of(e.tensors.sizes[i]);
     std::vector<float> values(e.tensors.sizes[tensor]);
     e.backend().copy_out(values.data(), flat.data() + words * word_elements, values.size());
     return values;
@@ -327,6 +328,8 @@ class optimizer {
     rebind_if_asked();
     return detail::own_header(name_, parts_->engine);
   }
+  /// Implements `step` (`run` is null) and `step_with`.
+  report run_step(const step_runner* run, float lr, float inverse_loss_scale);
   /// Rebinds to the groups of `rebind_with`, if a function is set.
   void rebind_if_asked() {
     engine_type& e = parts_->engine;
@@ -351,7 +354,7 @@ optimizer<R, S, C, P, G>::optimizer(communicator transport, std::string name,
   engine_type& e = parts_->engine;
   detail::rank_fingerprint fingerprint = detail::own_header(name_, e).ranks;
   fingerprint.number = detail::next_number();
-  e.prepare(detail::compare_fingerprints(e.comm, fingerprint, e.tensors.sizes));
+  e.begin_after_agreement(detail::compare_fingerprints(e.comm, fingerprint, e.tensors.sizes));
 }
 template <class R, class S, class C, class P, class G>
 optimizer<R, S, C, P, G>::optimizer(optimizer&&) noexcept = default;
@@ -361,7 +364,8 @@ template <class R, class S, class C, class P, class G>
 optimizer<R, S, C, P, G>::~optimizer() = default;
 
 template <class R, class S, class C, class P, class G>
-report optimizer<R, S, C, P, G>::step_with(step_runner run, float lr, float inverse_loss_scale) {
+report optimizer<R, S, C, P, G>::run_step(const step_runner* run, float lr,
+                                          float inverse_loss_scale) {
   const detail::standard_arithmetic arithmetic;
   if (parts_->in_progress) {
     parts_->in_progress->require_idle("step()");
@@ -464,7 +468,7 @@ void optimizer<R, S, C, P, G>::take([[maybe_unused]] const std::vector<given_mom
 template <class R, class S, class C, class P, class G>
 std::vector<tensor_moments> optimizer<R, S, C, P, G>::read_moments() {
   engine_type& e = between_steps();
-  if constexpr (takes_moments) {
+  if constexpr (gives_moments) {
     const detail::standard_arithmetic arithmetic;
     return detail::moments_of(e);
   }

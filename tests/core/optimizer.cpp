@@ -368,7 +368,9 @@ TEST_CASE("nothing to train: no groups, no tensors, empty tensors") {
         auto b = onebit::one_bit_adam(groups, t, frozen_after(2));
         auto c =
             onebit::one_bit_adam(groups, t, frozen_after(2), onebit::all_gather<onebit::sign<>>{});
-        auto d = onebit::one_bit_lamb(groups, t, {{}, {2}, 16, onebit::dense_sum::rank_order});
+        auto d = onebit::one_bit_lamb(
+            groups, t,
+            {.freeze = {2}, .refreshes = 16, .warm_up_sum = onebit::dense_sum::rank_order});
         for (int i = 0; i < 4; ++i) {
           CHECK_FALSE(a.step(0.1F).skipped);
           CHECK_FALSE(b.step(0.1F).skipped);

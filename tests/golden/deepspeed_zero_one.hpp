@@ -248,7 +248,7 @@ class zero_one_rule : public onebit::rule_defaults {
     const bool moves = !in_stage_b || sum_lr_ + static_cast<double>(lr) > 0;
     return {.update = now.exchange && moves ? update_from::exchange : update_from::own_gradient,
             .average = averages::nothing,
-            .freezes = in_stage_b};
+            .dense_steps_ended = in_stage_b};
   }
   template <class P, class G>
   [[nodiscard]] onebit::gradient_message<P, G> gradient(const step_context<B, P, G>& at) const {
@@ -256,13 +256,13 @@ class zero_one_rule : public onebit::rule_defaults {
   }
   /// Makes a dense step.
   template <class View, class P, class G>
-  void dense_update(const View& gradient, const step_context<B, P, G>& at) {
+  void update_variance(const View& gradient, const step_context<B, P, G>& at) {
     at.launch(onebit::detail::variance_kernel<View>{gradient, at.tiles, v_.data(), at.scalars});
     step(gradient, at, nullptr, [&](const auto& kernel) { at.launch(kernel); });
   }
   template <class View, class P, class G>
-  void dense_step(const View& gradient, const step_context<B, P, G>& at) {
-    dense_update(gradient, at);
+  void dense_update(const View& gradient, const step_context<B, P, G>& at) {
+    update_variance(gradient, at);
   }
   template <class View, class P, class G>
   [[nodiscard]] zero_one_message<P, G> message(const View&, const step_context<B, P, G>& at) const {

@@ -9,7 +9,7 @@
 cmake_minimum_required(VERSION 3.22)
 
 # Calls of the optimizer that are not inline, what they call, and what makes an optimizer.
-set(compiled "::optimizer<[^\n]*>::(step_with|begin|ready|settle|save|load|verify|~optimizer)\\("
+set(compiled "::optimizer<[^\n]*>::(run_step|begin|ready|settle|save|load|verify|~optimizer)\\("
     "::detail::engine<[^\n]*>::" "::detail::[a-z_]+_over<" "::host::run_(portable|avx2)<")
 
 function(bodies object result)

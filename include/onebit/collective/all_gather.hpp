@@ -72,10 +72,6 @@ class worker_exchange : public detail::flat_exchange<C, B> {
   [[gnu::cold]] void finish(const exchange_args<Undo>& t) {
     sender_.finish(t, gathered_.commit(t.now));
   }
-  template <class Produce, class Undo>
-  [[gnu::cold]] void settle(const Produce& produce, const exchange_args<Undo>& t) {
-    sender_.settle(produce, t, axis().all_tiles());
-  }
   template <class Worker, class Server>
   [[gnu::cold]] void visit_residuals(const Worker& worker, const Server&) {
     worker(sender_, axis().all_tiles(), true);

@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-/// Uncompressed means: of gradients in the warm-up and the baselines, of squares in a refresh.
+/// Means without error feedback: of gradients (fp32, bf16, int8), of squares in a refresh (6 bits).
 namespace onebit { inline namespace v0_3 {
 
 /// Place and wire format of the sum of gradients. All modes but transport_in_bf16 sum in fp32.
@@ -156,7 +156,7 @@ struct mean_in_place_kernel {
     }
     const float sum = L::fold(squares);
     L::store_scalar(sums + i, sum);
-    if (!(sum <= 3.402823466e38F)) L::raise(&now->verdict.skip);
+    if (!(sum <= detail::largest_float)) L::raise(&now->verdict.skip);
   }
 };
 
@@ -329,13 +329,12 @@ class rounded_exchange {
     std::byte* const slot = served().at(b);
     const auto mean =
         encoder_.mean(encoder_.format(), received().counted(b), phases_.comm().size());
-    encoder_.encode_chunk(
-        mean, detail::no_feedback{}, b * phases_.comm().size() + phases_.comm().rank(),
-        args_of(now), served().counted(b), [&](const auto& scales) {
-          encoder_.check_then_write_status(
-              scales, phases_.check_of(now, received().at(b), 1, part),
-              encoder_.write_status(slot, 1, message_tag::from_server + part, now));
-        });
+    const int chunk = b * phases_.comm().size() + phases_.comm().rank();
+    const auto scales = encoder_.encode_chunk(mean, detail::no_feedback{}, chunk, args_of(now),
+                                              served().counted(b));
+    encoder_.check_then_write_status(
+        scales, phases_.check_of(now, received().at(b), 1, part),
+        encoder_.write_status(slot, 1, message_tag::from_server + part, now));
     phases_.gather(slot, gathered().at(b));
   }
   /// Waits until the next served bucket is gathered, checks its status and passes it to `take`.
@@ -546,9 +545,8 @@ class squares_average {
     squares_.finish();
     beside_.finish();
   }
-  [[nodiscard]] float* work() {
-    return work_.data();
-  }  ///< the rule's: see refresh_floats, rule/sketch.hpp
+  /// Work space that the rule uses: refresh_floats (rule/sketch.hpp).
+  [[nodiscard]] float* work() { return work_.data(); }
   /// Allocates the memory, unless it is there. Returns true if it allocated.
   [[gnu::cold]] bool prepare() {
     if (work_.size() > 0) return false;

@@ -122,13 +122,6 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     sender_.finish(t, residual, gathered_.commit(t.now));
   }
 
-  /// Adds a message to the worker's residual, before other elements become active: see
-  /// sender::settle.
-  template <class Produce, class Undo>
-  [[gnu::cold]] void settle(const Produce& produce, const exchange_args<Undo>& t) {
-    sender_.settle(produce, t, axis().all_tiles());
-  }
-
   /// Visits the residuals, for a job that goes on with other ranks: calls worker(sender, tiles,
   /// true if every rank has residuals of these tiles) and server(sender, tiles, residual, format).
   template <class Worker, class Server>
@@ -184,9 +177,8 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     std::byte* const slot = served_.data() + part * slot_bytes();
     const auto received = phases_.check_of(t.now, of_bucket(received_.data(), b), 1, part);
     const auto status = sender_.write_status(slot, 1, message_tag::from_server + part, t.now);
-    server_.average_chunk(
-        sender_, mean(), own_chunk(b), t, served_.data(),
-        [&](const auto& scales) { sender_.check_then_write_status(scales, received, status); });
+    const auto scales = server_.average_chunk(sender_, mean(), own_chunk(b), t, served_.data());
+    sender_.check_then_write_status(scales, received, status);
     phases_.gather(slot, of_bucket(gathered_.next.data(), b));
   }
 

@@ -160,12 +160,10 @@ class hierarchical_exchange : public flat_exchange<C, B> {
                        .part = me,
                        .propagate = true,
                        .ranks = {.n = n, .first = me, .stride = l}});
-    server_.average_chunk(sender_, mean(), own_chunk(), t, held_.from_server.data(),
-                          [&](const auto& scales) {
-                            sender_.then_write_status(
-                                scales, sender_.write_status(held_.from_server.data(), 1,
-                                                             message_tag::from_server + me, t.now));
-                          });
+    const auto scales =
+        server_.average_chunk(sender_, mean(), own_chunk(), t, held_.from_server.data());
+    sender_.then_write_status(scales, sender_.write_status(held_.from_server.data(), 1,
+                                                           message_tag::from_server + me, t.now));
     comm_.all_gather(held_.from_server.data(), share, f.slot_bytes);
     if (!flat()) local_.all_gather(share, held_.gathered.next.data(), bucket_bytes(f));
     sender_.run_check(
@@ -177,10 +175,10 @@ class hierarchical_exchange : public flat_exchange<C, B> {
   }
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t) {
-    if (flat()) return sender_.accumulate(produce, t);
+    if (flat()) return sender_.fold_in(produce, t, axis().all_tiles());
     auto all = t;
     all.active = {};
-    exact_.accumulate(produce, all);
+    exact_.fold_in(produce, all, exact_.axis().all_tiles());
   }
   template <class Undo>
   [[gnu::cold]] void finish(const exchange_args<Undo>& t) {
@@ -191,8 +189,8 @@ class hierarchical_exchange : public flat_exchange<C, B> {
   }
 
   template <class Produce, class Undo>
-  [[gnu::cold]] void settle(const Produce& produce, const exchange_args<Undo>& t) {
-    sender_.settle(produce, t, compensated_tiles());
+  [[gnu::cold]] void fold_in(const Produce& produce, const exchange_args<Undo>& t) {
+    sender_.fold_in(produce, t, compensated_tiles());
   }
   [[nodiscard]] tile_range compensated_tiles() const {
     return axis().bucket_at(local_.rank()).tiles;

@@ -132,7 +132,7 @@ ONEBIT_HD void encode_tile(const C& codec, const tile_values<L>& values, std::si
 template <class L, class C>
 ONEBIT_HD void decode_tile(const C& codec, const std::byte* in, std::size_t n,
                            tile_values<L>& values) {
-  const std::size_t padded = (n + word_elements - 1) / word_elements * word_elements;
+  const std::size_t padded = words_of(n) * word_elements;
   if constexpr (SharingLanes<one_word<L>>) {
     using lanes = one_word<L>;
     lanes::sync();

@@ -7,6 +7,7 @@
 #include <onebit/collective/message.hpp>
 #include <onebit/concepts/rule.hpp>
 #include <onebit/core/config.hpp>
+#include <onebit/core/element_types.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/scalars.hpp>
 #include <vector>
@@ -77,7 +78,7 @@ struct scale_kernel {
     const double sum = L::sum(sums + e.tiles.begin, e.tiles.end - e.tiles.begin);
     float s = codec_traits<C>::scale(codec, sum, e.n_active);
     // without active elements the scale is 0, whatever the sum is
-    if (!(L::abs_scalar(s) <= 3.402823466e38F && sum - sum == 0)) L::raise(&now->verdict.nonfinite);
+    if (!(L::abs_scalar(s) <= largest_float && sum - sum == 0)) L::raise(&now->verdict.nonfinite);
     if (codec_traits<C>::scaled && bound.most > 0 && s > most_of(e)) s = most_of(e);
     if (scales != nullptr) L::store_scalar(scales + i, s);
     if (slot != nullptr) {
@@ -248,7 +249,7 @@ struct finite_scales_kernel {
       sum +=
           detail::load_scalar<float>(slots + r * format.slot_bytes + format.scales_at + 4 * place);
     }
-    if (!(L::abs_scalar(sum) <= 3.402823466e38F)) L::raise(&now->verdict.skip);
+    if (!(L::abs_scalar(sum) <= largest_float)) L::raise(&now->verdict.skip);
   }
 };
 

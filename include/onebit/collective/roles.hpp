@@ -92,11 +92,13 @@ class encoder {
                      static_cast<std::uint32_t>(bucket), t.now));
   }
   /// Encodes a chunk's mean (or another message with a `format`) into its slot; `slots` holds one
-  /// slot per bucket. Passes the kernel of the chunk's scales to `end`, which runs this kernel and
-  /// those that follow.
-  template <class Mean, class Feedback, class Undo, class End>
-  [[gnu::cold]] void encode_chunk(const Mean& mean, const Feedback& feedback, int chunk,
-                                  const exchange_args<Undo>& t, std::byte* slots, const End& end) {
+  /// slot per bucket. Returns the kernel of the chunk's scales, which must run before the slot's
+  /// status is written.
+  template <class Mean, class Feedback, class Undo>
+  [[nodiscard, gnu::cold]] calls<scale_kernel<C>> encode_chunk(const Mean& mean,
+                                                               const Feedback& feedback, int chunk,
+                                                               const exchange_args<Undo>& t,
+                                                               std::byte* slots) {
     const slot_format& f = mean.format;
     const tile_range own = axis_.chunk_tiles(chunk);
     backend_.launch(own.end - own.begin,
@@ -119,7 +121,7 @@ class encoder {
                                         f.scales_at,
                                         t.now,
                                         t.bound};
-    end(calls{scale, std::size_t{parts.end - parts.begin}});
+    return {scale, std::size_t{parts.end - parts.begin}};
   }
   /// Mean of n slots in `received`.
   [[nodiscard]] mean_view<C> mean(const slot_format& format, const std::byte* received,
@@ -254,17 +256,12 @@ class sender : public detail::encoder<C, B> {
     const auto all = accumulation(produce, t, axis_.all_tiles());
     launch_unless_skipped(backend_, t.now, all.n, detail::tile_by_tile{all.kernel, update});
   }
-  /// Adds a message in a step without an exchange: compensated = produce(residual).
-  template <class Produce, class Undo>
-  [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t) {
-    settle(produce, t, axis_.all_tiles());
-  }
   /// Computes what is left of the last exchange, and adds a message: compensated =
   /// produce(residual). Nothing of it counts as sent. From then on other elements may be active. 8
   /// bytes per element.
   template <class Produce, class Undo>
-  [[gnu::cold]] void settle(const Produce& produce, const exchange_args<Undo>& t,
-                            tile_range tiles) {
+  [[gnu::cold]] void fold_in(const Produce& produce, const exchange_args<Undo>& t,
+                             tile_range tiles) {
     const auto all = accumulation(produce, t, tiles);
     launch_unless_skipped(backend_, t.now, all.n, all.kernel);
     const detail::copy_kernel zero{nullptr, scales_.current.data(), scales_.current.size()};
@@ -368,10 +365,10 @@ class server {
   /// Takes over a residual, by element served.
   void start(residual_buffer&& residual) noexcept { residual_ = std::move(residual); }
   /// Encodes the mean of a chunk plus the residual. See encoder::encode_chunk.
-  template <class Mean, class Undo, class End>
-  [[gnu::cold]] void average_chunk(detail::encoder<C, B>& s, const Mean& mean, int chunk,
-                                   const exchange_args<Undo>& t, std::byte* slots, const End& end) {
-    s.encode_chunk(mean, detail::server_feedback{words(), mean.format}, chunk, t, slots, end);
+  template <class Mean, class Undo>
+  [[nodiscard, gnu::cold]] auto average_chunk(detail::encoder<C, B>& s, const Mean& mean, int chunk,
+                                              const exchange_args<Undo>& t, std::byte* slots) {
+    return s.encode_chunk(mean, detail::server_feedback{words(), mean.format}, chunk, t, slots);
   }
   /// Returns the pass over a chunk that ends a step, which sender::finish launches: residual = mean
   /// + old residual, minus what all ranks decode of it, if the step is kept. `latest` needs no
@@ -512,11 +509,18 @@ class flat_exchange {
   /// Encode side, for inspection, and for code that sums messages by other means.
   [[nodiscard]] sender_type& sender() { return sender_; }
   void count_active(active_mask active) { sender_.count_active(active); }
-  /// Adds a message to the residual, to be sent by a later exchange. One pass.
+  /// @{
+  /// Adds a message to the residual, to be sent by a later exchange: that of a local step; one
+  /// after `finish`, before other elements become active. One pass.
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t) {
-    sender_.accumulate(produce, t);
+    sender_.fold_in(produce, t, axis().all_tiles());
   }
+  template <class Produce, class Undo>
+  [[gnu::cold]] void fold_in(const Produce& produce, const exchange_args<Undo>& t) {
+    sender_.fold_in(produce, t, axis().all_tiles());
+  }
+  /// @}
   /// Tiles whose compensated values the sender holds.
   [[nodiscard]] tile_range compensated_tiles() const { return axis().all_tiles(); }
   /// Bytes sent to other nodes so far; 0 if the exchange does not know nodes.

@@ -43,6 +43,12 @@ class stateful_exchange : public X {
   explicit stateful_exchange(X&& exchange) : X(std::move(exchange)) {}
 
   [[nodiscard]] active_mask mask() const { return {active_.data()}; }  ///< active elements
+  /// @{
+  /// Mean message of this step, and of the last kept one, in active elements.
+  using X::latest, X::previous;
+  [[nodiscard]] auto latest() { return X::latest(mask()); }
+  [[nodiscard]] auto previous() { return X::previous(mask()); }
+  /// @}
   [[nodiscard]] mask_buffer& active() { return active_; }
   [[nodiscard]] mask_buffer make_mask() {
     return backend().template make_buffer<std::uint32_t>(X::axis().n_words());

@@ -32,9 +32,8 @@ struct exchange_memory {
 ///
 ///     latest + mean over ranks(worker's residual) + server's residual == mean over ranks(message)
 ///
-/// Only
-/// `allocate` allocates. `finish` ends a step: keeps the new state or, if now->verdict.skip, the
-/// old one.
+/// Only `allocate` allocates. `finish` ends a step: it keeps the new state, or the old one if
+/// now->verdict.skip.
 template <class X>
 concept Exchange = requires(X x, const X fixed, const detail::any_field& message,
                             const exchange_args<detail::store_at_encode>& t,
@@ -62,7 +61,7 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   x.send_next(message, t);   // collective: sends the next bucket early; called if n_unsent() > 0
   x.all_reduce(message, t);  // collective: sends the other buckets, and computes `latest`
   x.accumulate(message, t);  // adds the message of a local step to the residual
-  x.settle(message, t);      // adds a message after `finish`, before other elements become active
+  x.fold_in(message, t);     // adds a message after `finish`, before other elements become active
   x.finish(t);               // ends a step: keeps it, or takes it back
   x.archive(a, detail::exchange_memory{});  // reads or writes the state
   // For jobs with another number of ranks: tiles whose compensated values this rank holds; calls

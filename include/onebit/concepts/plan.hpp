@@ -58,7 +58,8 @@ enum class averages : std::uint8_t {
 struct step_plan {
   update_from update = update_from::mean_gradient;  ///< of the parameters
   averages average = averages::gradients;           ///< for v
-  bool freezes = false;  ///< the rule freezes before this step, unless it has: dense steps end
+  /// The dense steps are over: the first such step freezes the rule.
+  bool dense_steps_ended = false;
   bool next_needs_outcome = false;  ///< as in `due`
   bool frees_averages = false;      ///< as in `due`
 
@@ -83,7 +84,7 @@ namespace detail {
                                                           : averages::gradients;
   return {.update = now.exchange ? update_from::exchange : update_from::mean_gradient,
           .average = average,
-          .freezes = now.exchange,
+          .dense_steps_ended = now.exchange,
           .next_needs_outcome = now.next_needs_outcome,
           .frees_averages = now.frees_averages};
 }

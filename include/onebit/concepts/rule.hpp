@@ -27,7 +27,9 @@ struct rule_defaults {
   static constexpr bool accumulates = false;    ///< the exchange sums the messages of local steps
   static constexpr bool refreshes = false;      ///< is a RefreshingRule
   static constexpr bool takes_moments = false;  ///< has take(m, v), for optimizer::start_from
-  static constexpr bool has_moments = false;    ///< has betas and eps, which groups may override
+  /// Has momentum(), variance(), write_variance and write_moments, for optimizer::moments.
+  static constexpr bool gives_moments = false;
+  static constexpr bool has_moments = false;  ///< has betas and eps, which groups may override
   [[nodiscard]] moments own_moments() const { return {}; }  ///< the rule's betas and eps
   /// Returns which moments a step with this plan updates, and if their bias is corrected.
   [[nodiscard]] moments_updated updated(const step_plan&) const { return {}; }
@@ -62,11 +64,11 @@ concept Rule = requires(R r, const R fixed, const layout& axis,
   r.backend();                // the backend that runs the rule's kernels
   r.prepare(axis);            // allocates the state; called once, before the first step
   fixed.gradient(at);         // returns the message that dense steps average: the local gradient
-  r.dense_update(field, at);  // dense step from the mean gradient; in a LocalRule only updates v
+  r.dense_update(field, at);  // dense step from the mean gradient
   { fixed.state_bytes() } -> std::convertible_to<std::size_t>;  // memory of the lasting state
   r.archive(a);  // passes the lasting state to `a`, for checkpoints: see schedule_defaults
   // the members from here on: see rule_defaults
-  { R::has_moments } -> std::convertible_to<bool>;
+  { R::has_moments&& R::takes_moments&& R::gives_moments } -> std::convertible_to<bool>;
   { fixed.own_moments() } -> std::same_as<moments>;
   { fixed.updated(plan) } -> std::same_as<moments_updated>;
   { fixed.max_grad_norm() } -> std::convertible_to<double>;
@@ -119,8 +121,9 @@ concept RefreshingRule = detail::ExchangeRule<R> &&
   r.prepare_refreshes(at.axis, 1);  // takes the layout of messages and the number of ranks
   { fixed.has_own_variance() } -> std::convertible_to<bool>;  // true: this rank has a v of its own
   fixed.own_squares();                                        // returns the field to average
-  // refreshes v from a mean over an old job's ranks, in memory of make_variance; overwrites it
-  r.take_squares(std::declval<decltype(r.make_variance())&>(), at);
+  // refreshes v from the mean of `own_squares` over an old job's ranks, on the flat axis;
+  // overwrites it
+  r.refresh_from_old_job(std::declval<decltype(r.backend().template make_buffer<float>(1))&>(), at);
   r.floats_beside(at, work);  // returns the field of floats to average beside
   // the first context has the layout of `mean`, the second the layout of messages
   r.take_floats_beside(mean, at, at, std::declval<step_scalars*>(), work);  // before updates
@@ -133,13 +136,14 @@ template <class R>
 concept LocalRule = detail::ExchangeRule<R> && R::local_steps &&
     requires(R r, const detail::any_step_context<R>& at, const detail::any_field& gradient,
              const step_plan& plan) {
-  r.local_step(plan, at);      // step without an exchange
-  r.dense_step(gradient, at);  // step from the mean gradient alone
+  r.local_step(plan, at);           // step without an exchange
+  r.update_variance(gradient, at);  // v alone, from the mean gradient, beside another update
 };
 
 /// A rule that can resume from a job with another number of ranks. For each rank of the old job a
-/// rule R(options, backend) reads a checkpoint; one of these rules then moves to the new optimizer.
-/// `resume` and `thaw` allocate before they change anything.
+/// rule R(options, backend) reads a checkpoint (with `given_directions()` as a third argument,
+/// if it has them); one of these rules then moves to the new optimizer. `resume` and `thaw`
+/// allocate before they change anything.
 template <class R>
 concept ResumingRule = detail::ExchangeRule<R> &&
     requires(R r, const R fixed, const detail::any_field& previous,

@@ -32,6 +32,9 @@ static_assert(sizeof(fp16) == 2 && alignof(fp16) == 2 && std::is_trivially_copya
 
 namespace detail {
 
+/// Largest finite float: FLT_MAX, which device code cannot name.
+inline constexpr float largest_float = 3.402823466e38F;
+
 /// Element type of parameters or gradients.
 template <class T>
 concept Element = std::same_as<T, float> || std::same_as<T, bf16> || std::same_as<T, fp16>;

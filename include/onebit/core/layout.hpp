@@ -192,7 +192,7 @@ class layout {
   }
   for (const std::size_t n : sizes) {
     n_elements_ += n;
-    n_words_ += (n + word_elements - 1) / word_elements;
+    n_words_ += words_of(n);
   }
   buckets_.resize(static_cast<std::size_t>(n_buckets));
   const std::size_t chunks = static_cast<std::size_t>(n_chunks) * buckets_.size();
@@ -219,7 +219,7 @@ class layout {
                                              granularity scales) {
   const auto first_tile = static_cast<std::uint32_t>(tiles_.size());
   const std::size_t first = n_words_;
-  const std::size_t end = first + (n_elements + word_elements - 1) / word_elements;
+  const std::size_t end = first + words_of(n_elements);
   const std::size_t block_words = scales.block_elements / word_elements;
   for (std::size_t word = first; word < end;) {
     const std::size_t in_tensor = word - first;

@@ -29,7 +29,7 @@
 ///
 /// field    function object: `at<L>(tile, index)` returns a reader, word of the tile -> 32 values
 /// message  a field that starts from a base value: its reader takes (word, base)
-/// refresh  a step that updates v from averaged squares, in the compressed phase
+/// refresh  a step, compressed or local, that also updates v from averaged squares
 /// now      step_scalars of the step in progress; `now->verdict.skip` calls it off
 /// compensated  values that a worker encoded, residual included; give the next residual
 /// active       elements that have variance; the others send and receive 0, and a worker carries
@@ -42,7 +42,11 @@
 /// Worker, server, residual, scale, momentum and variance: as in the papers.
 namespace onebit { inline namespace v0_3 {
 
-inline constexpr std::size_t word_elements = 32;    ///< elements in a word
+inline constexpr std::size_t word_elements = 32;  ///< elements in a word
+/// Returns the number of words that n elements take.
+[[nodiscard]] constexpr std::size_t words_of(std::size_t n) {
+  return (n + word_elements - 1) / word_elements;
+}
 inline constexpr std::size_t tile_elements = 4096;  ///< largest number of elements in a tile
 /// Number of tiles that a kernel call may hold as floats in memory shared by its lanes (48 KiB).
 inline constexpr std::uint32_t tile_buffers = 3;

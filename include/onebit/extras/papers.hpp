@@ -492,14 +492,10 @@ template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto one_bit_lamb(const std::vector<param_group<P, G>>& groups,
                                            T transport, papers::one_bit_lamb_options options,
                                            Policies... policies) {
-  using onebit::detail::policy_kind;
-  onebit::detail::check_policies<T, policy_kind::collective, policy_kind::backend, Policies...>();
-  auto collective =
-      onebit::detail::policy<policy_kind::collective, gather_scatter<sign<l2_scale>>>(policies...);
-  auto backend = onebit::detail::policy<policy_kind::backend, host>(policies...);
+  onebit::detail::check_exchange<T, onebit::detail::one_bit_exchange, Policies...>();
+  auto [collective, backend] =
+      onebit::detail::policies_of_exchange<onebit::detail::one_bit_exchange>(policies...);
   using B = decltype(backend);
-  check_backend<B>();
-  check_split<decltype(collective), T>();
   communicator comm(std::move(transport));
   auto [rule, schedule] = detail::collective_try(comm, [&] {
     detail::require_dense_steps("papers::one_bit_lamb", options.freeze);

@@ -212,12 +212,11 @@ struct sharded_half {
                              .ranks = {header.size}};
     if constexpr (Gathers) {
       const auto status = worker.write_status(to_send.data(), 1, check.part, now.data());
-      const auto end = [&](const auto& scales) { worker.then_write_status(scales, status); };
-      if (owes) {
-        server.average_chunk(worker, own_message, comm.rank(), args, to_send.data(), end);
-      } else {
-        worker.encode_chunk(own_message, no_feedback{}, comm.rank(), args, to_send.data(), end);
-      }
+      const int own_chunk = comm.rank();
+      worker.then_write_status(
+          owes ? server.average_chunk(worker, own_message, own_chunk, args, to_send.data())
+               : worker.encode_chunk(own_message, no_feedback{}, own_chunk, args, to_send.data()),
+          status);
       comm.all_gather(to_send.data(), received.data(), slot_bytes());
       worker.run_check(check);
       const gathered_view<codec> came{

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/core/config.hpp>
+#include <onebit/core/element_types.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/context.hpp>
 #include <onebit/kernel/param_group.hpp>
@@ -108,7 +109,7 @@ struct own_norm_kernel {
   ONEBIT_HD void operator()(L, std::size_t) const {
     const auto norm = static_cast<float>(sqrt(L::sum(sums, n)));
     L::store_scalar(&now->norms.own, norm);
-    if (local && !(norm <= 3.402823466e38F)) L::raise(&now->verdict.skip);
+    if (local && !(norm <= largest_float)) L::raise(&now->verdict.skip);
   }
 };
 

@@ -168,11 +168,10 @@ struct parameters_of {
   }
 };
 
-/// Gradients of 2^48, 2.8e14, and more count as infinite. Then all squares, momenta and residuals
-/// of a kept step are finite, so that one large gradient cannot make a later step overflow.
-/// (Residuals may be a thousand times as large, and are summed over a tile.) A constant v may be so
-/// small that directions overflow all the same: from 1e18 times the denominator on the step is
-/// skipped.
+/// Gradients from 2^48, 2.8e14, on count as infinite: so no large gradient of a kept step makes a
+/// later step overflow. (Residuals may be a thousand times as large, and are summed over a tile.)
+/// With a constant v directions may still overflow, from 1e18 times the denominator on; then the
+/// step is skipped.
 inline constexpr float gradient_limit = 0x1p48F;
 
 /// Reads the gradients of a tile, times inverse_loss_scale. Magnitudes from gradient_limit on read

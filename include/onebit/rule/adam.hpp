@@ -118,7 +118,7 @@ class adam_rule : public freezing_rule<B, adam_options> {
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
     update(detail::adam_update_kernel<View, P, G>{
-        latest, at, base::directions() ? nullptr : base::inverse(), base::takes_squares(),
+        latest, at, base::directions() ? nullptr : base::inverse(), base::update_takes_squares(),
         base::units(), nullptr, base::growth_sums(at)});
     base::note_growth(at);
   }

@@ -10,6 +10,7 @@
 #include <onebit/concepts/rule.hpp>
 #include <onebit/concepts/stand_ins.hpp>
 #include <onebit/core/config.hpp>
+#include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/clipping.hpp>
@@ -106,7 +107,7 @@ struct lamb_coefficient_kernel {
     const tile_range r = tables.tensor_tiles[i];
     const float x = norm_of(L::sum(sum_x + r.begin, r.end - r.begin)),
                 u = norm_of(L::sum(sum_u + r.begin, r.end - r.begin));
-    const bool is_ratio = x > 0 && u > 0 && u <= 3.402823466e38F;
+    const bool is_ratio = x > 0 && u > 0 && u <= largest_float;
     const double c = is_ratio ? clamp_to(static_cast<double>(x / u), least, most) : 1;
     L::store_scalar(&layers[i].coefficient, static_cast<float>(c));
   }
@@ -252,9 +253,8 @@ inline constexpr float longest_step = 4;
 
 /// Computes a layer's growth: the norm of the mean direction over its norm in the first step after
 /// a refresh. Elements of the mean direction have the size of their scales, so its norm is not that
-/// of the exact direction. But it grows and falls as that does, long before the next refresh.
-/// Without this factor, a recurrent net whose gradients grew made steps of many times LAMB's size,
-/// and its loss rose to its initial value; with growth alone, nets trained as at half of the rate.
+/// of the exact direction. But it grows and falls as that does, long before the next refresh (what
+/// happens without: docs/variance.md).
 ///
 /// The growth is at least the factor that would have kept this step within `longest_step`, since a
 /// refresh may find a direction that is far too small. It acts on the next step: the first step
@@ -442,7 +442,7 @@ class lamb_rule : public freezing_rule<B, Options> {
     at.launch(layers_.size(), detail::followed_coefficient_kernel<P, G>{
                                   at, layers_.data(), options_.min_coeff, options_.max_coeff});
     update(detail::lamb_update_kernel<View, P, G>{latest, at, layers_.data(), base::units(),
-                                                  base::takes_squares(), sketch_.data()});
+                                                  base::update_takes_squares(), sketch_.data()});
     at.launch(layers_.size(),
               detail::direction_growth_kernel{at.tensor_tiles, at.sums, layers_.data()});
   }

@@ -87,7 +87,7 @@ class refreshing_rule : public moments_rule<B, Options> {
 
  public:
   using typename base::float_buffer;
-  static constexpr bool refreshes = true;
+  static constexpr bool refreshes = true, gives_moments = true;
 
   void prepare(const layout& axis) {
     base::prepare(axis);
@@ -126,6 +126,8 @@ class refreshing_rule : public moments_rule<B, Options> {
   [[nodiscard]] scale_bound bound() const {
     return directions() ? scale_bound{static_cast<float>(directions_.max_step)} : scale_bound{};
   }
+  /// Returns the options that the rule was given for its directions.
+  [[nodiscard]] const direction_options& given_directions() const { return directions_; }
   /// True if each rank has a v of its own in compressed steps; false if v is constant there.
   [[nodiscard]] bool own_variance() const { return directions_.own_variance; }
   /// True if each rank has a v of its own now.
@@ -140,12 +142,10 @@ class refreshing_rule : public moments_rule<B, Options> {
     first_rho_ = 1.0F / static_cast<float>(n_ranks);
     rho_ = make_rho(own_variance());
   }
-  /// Returns zeroed memory for v.
-  [[nodiscard]] float_buffer make_variance() { return make_floats(); }
   /// Refreshes v, if ranks have their own, by the mean over the ranks of an older job of
   /// `own_squares`. Overwrites `mean`. Only launches.
   template <class P, class G>
-  void take_squares(float_buffer& mean, const step_context<B, P, G>& at) {
+  void refresh_from_old_job(float_buffer& mean, const step_context<B, P, G>& at) {
     if (!has_own_variance()) return;
     write_refreshed(mean, at, mean.data());
     launch_start(at, mean.data(), own_);
@@ -293,7 +293,7 @@ class refreshing_rule : public moments_rule<B, Options> {
   [[nodiscard]] bool inverted() const { return frozen_ && !own_variance(); }
   /// True if the update of a step takes its gradients into the rank's squares: a refresh does so
   /// itself.
-  [[nodiscard]] bool takes_squares() const { return has_own_variance() && !refreshing_; }
+  [[nodiscard]] bool update_takes_squares() const { return has_own_variance() && !refreshing_; }
   [[nodiscard]] detail::direction_units units() const {
     if (has_own_variance()) return {own_.v.data(), own_.since.data(), rho_.data(), growth().growth};
     return {directions() ? inverse() : nullptr};
@@ -307,7 +307,7 @@ class refreshing_rule : public moments_rule<B, Options> {
   /// refresh, and local ones, keep the growth that was noted before.
   template <class P, class G>
   void note_growth(const step_context<B, P, G>& at) {
-    if (!takes_squares()) return;
+    if (!update_takes_squares()) return;
     at.launch(n_tensors_, detail::growth_kernel{at.tensor_tiles, at.scalars, growth_sums(at),
                                                 units(), growth()});
   }

@@ -19,7 +19,8 @@
 ///
 /// `refresh_floats` is the one place that says which floats travel beside v in a refresh, in which
 /// order. To add one: a member and a term of `n_beside` there; fill it in
-/// refreshing_rule::floats_beside.
+/// refreshing_rule::floats_beside. If the ranks' gradients are equal it must be, too: else each
+/// refresh reports a difference (take_beside_kernel). One that stays at home: a term of n_at_home.
 namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Returns random signs, a bit per element of a word, equal on all ranks. Without `step` they are
@@ -219,7 +220,7 @@ struct refresh_floats {
   /// Number of floats that travel for every rule.
   [[nodiscard]] static std::size_t n_beside(const layout& axis) {
     const std::size_t n = n_sums(axis) + axis.tensor_tiles().size() + 1;
-    return (n + word_elements - 1) / word_elements * word_elements;
+    return words_of(n) * word_elements;
   }
   /// Number of floats that do not travel.
   [[nodiscard]] static std::size_t n_at_home(const layout& axis) {

@@ -94,11 +94,10 @@ struct zero_one_message {
   }
 };
 
-// What the trainer writes into parameters after an exchange counts: a tensor's local steps start
-// from its parameters, and so does an exchange without local steps before it. After a local step
-// the parameters of the ranks differ, and an exchange replaces them. A value that was written there
-// would be lost, so local steps keep a digest of the parameters that they leave, by tile and lane,
-// and compare it with what the next step finds.
+// Where a tensor has made no local step since the exchange, what the trainer writes into its
+// parameters counts. After a local step it would be lost: the ranks' parameters differ, and the
+// next exchange replaces them. So local steps leave a digest of the parameters, by tile and lane,
+// which the next step compares.
 
 /// Memory of the checks for parameters that the trainer has written after a local step.
 struct written_parameters {
@@ -372,11 +371,6 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
     base::prepare_refreshes(axis, n_ranks);
     digests_ = backend_.template make_buffer<float>(32 * axis.tiles().size());
   }
-  /// m takes in every gradient; a v of the rank's own does, too, else v takes in only averages.
-  [[nodiscard]] moments_updated updated(const step_plan& plan) const {
-    return {options_.bias_correction, true,
-            plan.average == averages::gradients || base::own_variance()};
-  }
   /// As in refreshing_rule, times the sum of learning rates, since messages are sums of steps.
   [[nodiscard]] scale_bound bound() const { return {base::bound().most, bound_factors_.data()}; }
   /// With a v of each rank's own, the steps up to the first one without an average are dense; that
@@ -385,7 +379,7 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   /// moved, and an exchange that is due is a local step.
   [[nodiscard]] step_plan plan(const due& now, std::uint64_t, float lr) const {
     const bool refreshes_v = base::own_variance();
-    step_plan made{.freezes = refreshes_v && !now.average,
+    step_plan made{.dense_steps_ended = refreshes_v && !now.average,
                    .next_needs_outcome = now.next_needs_outcome,
                    .frees_averages = now.frees_averages};
     if (refreshes_v && !frozen_ && now.average) return made;  // dense
@@ -445,13 +439,13 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   }
   /// Updates v from the mean gradient. One pass, 12 bytes per element.
   template <class View, class P, class G>
-  void dense_update(const View& gradient, const step_context<B, P, G>& at) {
+  void update_variance(const View& gradient, const step_context<B, P, G>& at) {
     at.launch(detail::variance_kernel<View>{gradient, at.tiles, v_.data(), at.scalars});
   }
   /// Takes a whole Adam step from the mean gradient, in a dense step or with one rank.
   template <class View, class P, class G>
-  void dense_step(const View& gradient, const step_context<B, P, G>& at) {
-    dense_update(gradient, at);
+  void dense_update(const View& gradient, const step_context<B, P, G>& at) {
+    update_variance(gradient, at);
     step<false>(gradient, at, bound_of(0));
   }
   /// Returns the message that adds a step to the sum that is exchanged.
@@ -466,7 +460,8 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   template <class P, class G>
   void local_step(const step_plan& plan, const step_context<B, P, G>& at) {
     step<true>(base::gradient(at), at, bound_of(base::directions_.max_step));
-    if (base::takes_squares()) at.launch(detail::take_squares_kernel<P, G>{at, base::units()});
+    if (base::update_takes_squares())
+      at.launch(detail::take_squares_kernel<P, G>{at, base::units()});
     const auto add = sum_of_rates(at, false);
     if (plan.sends_nothing()) {
       at.backend.launch(at.n_tiles(), detail::start_without_step_kernel<P, G>{
@@ -482,8 +477,8 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
     update(detail::zero_one_exchange_kernel<View, P, G>{
-        latest, at, m_.data(), anchor_.data(), shared(), base::takes_squares(), base::units(),
-        base::growth_sums(at), lr_sum_.data()});
+        latest, at, m_.data(), anchor_.data(), shared(), base::update_takes_squares(),
+        base::units(), base::growth_sums(at), lr_sum_.data()});
     base::note_growth(at);
     at.launch(lr_sum_.size(), sum_of_rates(at, true));
   }

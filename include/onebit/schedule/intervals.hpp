@@ -43,7 +43,7 @@ struct intervals_options {
 ///                 856, then every 200th (beta2 0.999), in exchanges and in local steps alike
 ///     exchange    5 to 15, all; 16 to 31, every 2nd; 32 to 47, every 4th; 48 on, every 8th
 ///
-/// With kappa or without own_variance averages are of gradients.
+/// Averages are of gradients in dense steps, and without own_variance; later they refresh v.
 /// Source: 0/1 Adam (arXiv 2202.06009), section 5 (T_v, T_u); doubling_steps is DeepSpeed's
 /// local_step_scaler.
 class intervals : public schedule_defaults {

@@ -405,7 +405,7 @@ template <class E>
   e.rule.archive(writer);
   mine.state = state.value();
   if (e.exchange.started() && E::from_nothing.previous) {
-    const auto flat = e.exchange.sender().flatten(e.exchange.previous(e.mask()));
+    const auto flat = e.exchange.sender().flatten(e.exchange.previous());
     digest previous;
     read_on_host(e.backend(), flat.data(), flat.size(),
                  [&](const float* p, std::size_t n) { previous.add(p, n * sizeof *p); });

@@ -51,7 +51,7 @@ namespace onebit { inline namespace v0_3 { namespace detail {
   return {};
 }
 
-template <class B, class R, bool Follows>
+template <class B, class R, bool Refreshes>
 class variance_refresh;  // step/refresh.hpp
 
 /// Parts and state of an optimizer: communicator, the trainer's tensors, a rule R, a schedule S,
@@ -92,7 +92,8 @@ struct engine {
   static constexpr bool scratch_gradients =
       detail::mean_destination<P, G>::in_gradients;  ///< for means
   using gradient_squares = detail::squares_kernel<gradient_message<P, G>>;
-  using refresh_type = variance_refresh<B, R, R::refreshes && S::compresses>;
+  static constexpr bool refreshes = R::refreshes && S::compresses;
+  using refresh_type = variance_refresh<B, R, refreshes>;
   /// Memory needs of an exchange that starts from a momentum, and of one that starts from zeros.
   static constexpr exchange_memory from_momentum{
       .previous = !R::local_steps, .accumulates = R::accumulates, .compensated = R::local_steps};
@@ -160,7 +161,7 @@ struct engine {
     add(inverse_loss_scale);
     add(static_cast<int>(plan.update));
     add(static_cast<int>(plan.average));
-    add(plan.freezes ? 1 : 0);
+    add(plan.dense_steps_ended ? 1 : 0);
     tensors.visit_agreed_numbers(add);
     add(local_steps_digest);
     add(given_digest);
@@ -172,11 +173,11 @@ struct engine {
     return i < n ? names[i] : tensors.agreed_number_name(i - n);
   }
   /// Allocates state once the ranks have agreed. `number`: of the optimizer, equal on all ranks.
-  [[gnu::cold]] void prepare(std::uint32_t number) {
+  [[gnu::cold]] void begin_after_agreement(std::uint32_t number) {
     const step_scalars s = detail::first_scalars(comm, number);
     backend().copy_in(now(), &s, 1);
     rule.prepare(average.axis());
-    refresh_type::prepare_rule(rule, exchange.axis(), comm.size());
+    if constexpr (refreshes) rule.prepare_refreshes(exchange.axis(), comm.size());
     if constexpr (LocalRule<R>) {
       if (exchange.travels()) start_compressed();
     }
@@ -222,13 +223,30 @@ struct engine {
   [[nodiscard]] step_plan plan(float lr) const {
     return exchange.travels() ? rule.plan(schedule.due_in(step, lr), step, lr) : step_plan{};
   }
+  /// Opens a step: prepares options, phase and rule, and returns the plan. `refusal`: why the
+  /// step's numbers cannot be used, if so. Throws it if no other rank waits for this step.
+  [[nodiscard, gnu::cold]] step_plan open_step(float lr, const std::string& refusal) {
+    model_parts.begin_step();
+    const step_plan next = plan(lr);
+    const bool sends = !next.sends_nothing() && comm.size() > 1;
+    if (!refusal.empty() && !sends) throw invalid_input(refusal);
+    tensors.take_options(backend());
+    try {
+      enter_phase(next);
+      rule.begin_step(next, lr, step, at());
+    } catch (const invalid_input&) {
+      if (!refusal.empty()) throw invalid_input(refusal);
+      throw;
+    }
+    return next;
+  }
   /// Prepares a step with this plan: freezes the rule, starts the exchange, allocates averages.
   /// Allocates before it changes anything. Throws invalid_input if the rule has no such step.
   [[gnu::cold]] void enter_phase([[maybe_unused]] const step_plan& plan) {
     if constexpr (S::compresses) {
       require_possible(plan);
       if constexpr (FreezingRule<R>) {
-        if (plan.freezes && !rule.frozen()) freeze();
+        if (plan.dense_steps_ended && !rule.frozen()) freeze();
       }
       if (plan.update == update_from::exchange && !exchange.started()) start_compressed();
       if (plan.refreshes() && refresh.prepare(*this)) ++graph_epoch;
@@ -282,7 +300,7 @@ struct engine {
     archive_averages(a);
     schedule.archive(a);
     rule.archive(a);
-    refresh_type::archive(rule, a);
+    if constexpr (refreshes) rule.archive_own(a);
     if constexpr (S::compresses) {
       exchange.archive(a, from_nothing);
     }

@@ -73,7 +73,7 @@ namespace detail {
       flat[0][first + i] = g.m[i];
       flat[1][first + i] = g.v[i];
     }
-    first += (sizes[t] + word_elements - 1) / word_elements * word_elements;
+    first += words_of(sizes[t]) * word_elements;
   }
 }
 
@@ -158,7 +158,7 @@ template <class E, class Buffer>
   if constexpr (!decltype(e.rule)::local_steps) {
     add_residuals(e, n_ranks, per_node, sum.data());
     e.comm.all_reduce_sum(sum.data(), sum.size());
-    const auto previous = e.exchange.previous(e.mask());
+    const auto previous = e.exchange.previous();
     using field = taken_up_field<std::remove_const_t<decltype(previous)>>;
     const active_mask before = e.fetch().counts.refreshed != 0 ? e.refresh.before() : active_mask{};
     e.backend().launch(
@@ -212,7 +212,7 @@ template <class E>
     for (int k = 0; k < 2; ++k) {
       for (std::size_t i = 0; i < size; ++i) to[k]->push_back(flat[k][first + i] * factors[k]);
     }
-    first += (size + word_elements - 1) / word_elements * word_elements;
+    first += words_of(size) * word_elements;
   }
   return all;
 }

@@ -23,9 +23,9 @@
 ///               elements are active; what is carried of elements that become active
 namespace onebit { inline namespace v0_3 { namespace detail {
 
-/// Message that leaves a residual as it is, except in elements that become active. The next message
-/// adds beta1 m, m the previous mean message, which has no value in these elements: it is taken off
-/// before.
+/// Message that leaves a residual as it is, except in elements that become active. These had no
+/// part in m, the previous mean message; yet the next message adds beta1 m. So beta1 m is taken off
+/// their residual.
 template <class View>
 struct woken_message {
   View previous;              ///< of all elements, active or not
@@ -83,37 +83,13 @@ struct unchanged_message {
 /// element and 0.02 (LAMB: 0.05 to 0.14) beside. Passes: 2 bytes per element to encode, 6 for v and
 /// its squares, 8 for what is carried, and the gradients twice. Memory while in use: see
 /// squares_average; a bit per element from the first refresh on.
-template <class B, class R, bool Follows>
+template <class B, class R, bool Refreshes>
 class variance_refresh {
  public:
-  using variance_buffer = decltype(std::declval<R&>().make_variance());
-
   variance_refresh(const communicator& w, R& rule, const std::vector<std::size_t>& sizes,
                    const layout& messages, std::size_t bucket_elements)
       : average_(w, rule.backend(), sizes, R::n_floats_beside(messages),
                  R::n_floats_at_home(messages), bucket_elements) {}
-
-  [[nodiscard]] static bool wanted(const R& rule) { return rule.own_variance(); }
-  static void prepare_rule(R& rule, const layout& messages, int n_ranks) {
-    rule.prepare_refreshes(messages, n_ranks);
-  }
-  [[nodiscard]] static variance_buffer make_variance(R& rule) { return rule.make_variance(); }
-  /// Refreshes v of an old job's rule by the mean of its ranks' squares.
-  template <class E>
-  static void take_squares(E& e, variance_buffer& mean) {
-    e.rule.take_squares(mean, e.at_average());
-    e.backend().launch(e.tensors.size(), detail::begin_since_kernel{e.tensors.scalars.data()});
-  }
-  /// Calls f with the field that a refresh averages, if this rank has a v of its own.
-  template <class E, class F>
-  static void visit_squares(E& e, const F& f) {
-    if (e.rule.has_own_variance()) f(e.rule.own_squares());
-  }
-
-  template <class Archive>
-  static void archive(R& rule, Archive& a) {
-    rule.archive_own(a);
-  }
 
   /// Allocates the memory, unless it is there. Returns true if it allocated.
   template <class E>
@@ -149,11 +125,11 @@ class variance_refresh {
     e.rule.refresh_variance(average_.squares().latest(), on_axis_of(average_.squares(), e), at,
                             active_.data(), average_.work());
     if constexpr (R::accumulates) {
-      e.exchange.settle(detail::unchanged_message{}, args);
+      e.exchange.fold_in(detail::unchanged_message{}, args);
     } else {
       const auto previous = e.exchange.previous({});
       using message = detail::woken_message<std::remove_const_t<decltype(previous)>>;
-      e.exchange.settle(message{previous, e.mask(), after, at.scalars}, args);
+      e.exchange.fold_in(message{previous, e.mask(), after, at.scalars}, args);
     }
     at.launch(active_.size(),
               detail::swap_masks_kernel{active_.data(), e.exchange.active().data()});
@@ -175,20 +151,8 @@ class variance_refresh {
 template <class B, class R>
 class variance_refresh<B, R, false> {
  public:
-  struct variance_buffer {
-    [[nodiscard]] static float* data() { return nullptr; }
-  };
   template <class... Unused>
   explicit variance_refresh(const Unused&...) {}
-  [[nodiscard]] static bool wanted(const R&) { return false; }
-  static void prepare_rule(R&, const layout&, int) {}
-  [[nodiscard]] static variance_buffer make_variance(R&) { return {}; }
-  template <class E>
-  static void take_squares(E&, variance_buffer&) {}
-  template <class E, class F>
-  static void visit_squares(E&, const F&) {}
-  template <class Archive>
-  static void archive(R&, Archive&) {}
   template <class E>
   [[nodiscard]] bool prepare(E&) {
     return false;

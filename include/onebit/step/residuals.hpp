@@ -73,13 +73,14 @@ template <class E>
 /// Adds to `flat` this rank's share of the mean of the squares that n_ranks ranks have kept.
 template <class E>
 [[gnu::cold]] void add_own_squares(E& old, std::size_t n_ranks, float* flat) {
-  E::refresh_type::visit_squares(old, [&](const auto& squares) {
-    using field = std::remove_cvref_t<decltype(squares)>;
+  if constexpr (E::refreshes) {
+    if (!old.rule.has_own_variance()) return;
+    const auto squares = old.rule.own_squares();
     auto& s = old.average.sender();
-    const add_field_kernel<field> add{
+    const add_field_kernel<std::remove_const_t<decltype(squares)>> add{
         squares, {s.tiles()}, {flat}, 1.0F / static_cast<float>(n_ranks)};
     s.backend().launch(s.axis().tiles().size(), add);
-  });
+  }
 }
 
 }}}  // namespace onebit::detail

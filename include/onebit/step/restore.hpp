@@ -265,6 +265,16 @@ template <class E>
       add_field_kernel<flat_field>{{residuals}, {s.tiles(), own.begin}, s.compensated(), 1.0F});
 }
 
+/// Returns a rule with the options of `rule`, and without state.
+template <class R>
+[[nodiscard]] R without_state(R& rule) {
+  if constexpr (requires { R(rule.options(), rule.backend(), rule.given_directions()); }) {
+    return R(rule.options(), rule.backend(), rule.given_directions());
+  } else {
+    return R(rule.options(), rule.backend());
+  }
+}
+
 /// State of an old job with another number of ranks, read rank by rank for an engine E of this job.
 ///
 /// Moments, anchors of parameters and masks are equal on all old ranks, or are taken from one of
@@ -285,7 +295,7 @@ class old_job {
         n_(n),
         source_rank_(source),
         residuals_(make_flat(e)),
-        squares_(E::refresh_type::make_variance(e.rule)) {}
+        squares_(E::refreshes ? make_flat(e) : buffer_of<B, float>{}) {}
 
   /// Reads the checkpoint of the next rank. Its header must have the text and the tensors of
   /// `wanted` and, from rank `source`, its parameters. Throws checkpoint_error.
@@ -303,7 +313,7 @@ class old_job {
     }
     old = std::make_unique<E>(detail::groups_of(e_->tensors),
                               communicator(detail::old_rank_transport(r, n_, node_)),
-                              R(e_->rule.options(), e_->rule.backend()), e_->schedule,
+                              detail::without_state(e_->rule), e_->schedule,
                               detail::on_nodes(e_->policy, node_), dense_sum::rank_order);
     wanted.rank = static_cast<std::uint32_t>(r);
     wanted.size = static_cast<std::uint32_t>(n_);
@@ -321,7 +331,7 @@ class old_job {
     if (const auto text = header.difference(wanted, with); !text.empty()) {
       throw checkpoint_error(text);
     }
-    old->prepare(0);
+    old->begin_after_agreement(0);
     old->archive(payload);
     payload.finish();
     old->check_read(with);
@@ -338,9 +348,12 @@ class old_job {
   /// Allocates what `adopt` needs, once all ranks are read.
   [[gnu::cold]] void prepare() {
     E& old = *source_;
-    E::refresh_type::take_squares(old, squares_);
-    // replaces the layout and the rho of the old job's ranks
-    E::refresh_type::prepare_rule(old.rule, e_->exchange.axis(), e_->comm.size());
+    if constexpr (E::refreshes) {
+      old.rule.refresh_from_old_job(squares_, old.at_average());
+      old.backend().launch(old.tensors.size(), begin_since_kernel{old.tensors.scalars.data()});
+      // replaces the layout and the rho of the old job's ranks
+      old.rule.prepare_refreshes(e_->exchange.axis(), e_->comm.size());
+    }
     const bool travels = e_->exchange.travels();
     if constexpr (R::local_steps) {
       if constexpr (requires { old.rule.prepare_resume(); }) {
@@ -353,7 +366,7 @@ class old_job {
         old.thaw();
         return;
       }
-      given_ = old.rule.resume(old.exchange.previous(old.mask()), old.at());
+      given_ = old.rule.resume(old.exchange.previous(), old.at());
       if (given_.momentum.size() == 0 && e_->average.axis().n_words() > 0) {
         throw checkpoint_error(
             detail::error_text("load_old_job: the rule's resume() returned no ",
@@ -418,7 +431,7 @@ class old_job {
         e.rule.compressed_update(due, due, e.at(),
                                  [&](const auto& kernel) { e.at().launch(kernel); });
       }
-      if (!travelled || !travels) e.rule.resume(e.exchange.previous(e.mask()), e.at());
+      if (!travelled || !travels) e.rule.resume(e.exchange.previous(), e.at());
       if (!travels) e.exchange.active() = {};
     }
     e.adopt();
@@ -435,8 +448,8 @@ class old_job {
   }
   E* e_;
   std::size_t n_, source_rank_, n_read_ = 0, node_ = 1;
-  buffer_of<B, float> residuals_;                      ///< on the flat axis
-  typename E::refresh_type::variance_buffer squares_;  ///< mean of the squares that ranks kept
+  buffer_of<B, float> residuals_;  ///< on the flat axis
+  buffer_of<B, float> squares_;    ///< mean of the squares that ranks kept; or empty
   std::unique_ptr<E> source_;
   std::uint64_t step_ = 0, scalars_ = 0, parameters_ = 0;
   resume_with with_ = resume_with::same_options;

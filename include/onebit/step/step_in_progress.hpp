@@ -52,8 +52,8 @@ class step_in_progress {
         lr_(lr + 0.0F),  // -0 is 0
         scale_(inverse_loss_scale),
         refusal_(e.why_not(lr, inverse_loss_scale)),
-        plan_(prepare()),
-        at_(e.at()),
+        plan_(e.open_step(usable_lr(), refusal_)),
+        at_(e.at()),  // after open_step, which may allocate what at_ and args_ point to
         args_(e.exchange_args()),
         meter_(e.comm, phase_of_step(), averages_beside(), e.step,
                e.exchange.bytes_between_nodes()) {
@@ -120,16 +120,17 @@ class step_in_progress {
   }
 
   /// Runs the rest of the step. Work that does not depend on the step's numbers goes through
-  /// `run(key, enqueue)`. Throws errors of the transport and the backend; the step is then taken
-  /// back. Throws rank_mismatch if a rank was at another step; then all ranks have skipped.
-  [[nodiscard, gnu::cold]] report run(step_runner runner) {
+  /// `runner(key, enqueue)`, unless it is null. Throws errors of the transport and the backend; the
+  /// step is then taken back. Throws rank_mismatch if a rank was at another step; then all ranks
+  /// have skipped.
+  [[nodiscard, gnu::cold]] report run(const step_runner* runner) {
     running_ = true;
     meter_.enter();
     try {
-      if (sent_early_ || e_->rule.needs_outcome() || e_->hooks.veto) {
+      if (runner == nullptr || sent_early_ || e_->rule.needs_outcome() || e_->hooks.veto) {
         run_phases();
       } else {
-        runner(key(), [this] { run_phases(); });
+        (*runner)(key(), [this] { run_phases(); });
       }
     } catch (...) {
       take_back();
@@ -142,6 +143,7 @@ class step_in_progress {
  private:
   /// Computes and communicates everything in a step; only enqueues if the backend is deferred.
   [[gnu::cold]] void run_phases() {
+    average_gradients();  // in dense steps, and beside other updates of the paper's 0/1 Adam
     switch (plan_.update) {
       case update_from::mean_gradient:
         dense();
@@ -158,21 +160,14 @@ class step_in_progress {
 
   /// A step from the exact mean of the gradients.
   void dense() {
-    E& e = *e_;
-    average_gradients();
     ask_veto();
     meter_.communicated();
-    if constexpr (LocalRule<R>) {
-      e.rule.dense_step(e.mean(plan_), e.at_average(e.mask()));
-    } else {
-      e.rule.dense_update(e.mean(plan_), e.at_average(e.mask()));
-    }
+    e_->rule.dense_update(e_->mean(plan_), e_->at_average(e_->mask()));
   }
 
   /// A step from an exchange of messages.
   void compressed() {
     E& e = *e_;
-    average_gradients();  // only in the paper's 0/1 Adam
     const bool has_norms = clip_and_ask();
 
     // The exchange finds ranks that are out of step, so nothing but norms goes before it.
@@ -185,14 +180,13 @@ class step_in_progress {
 
     // Parameters change here. Tile by tile, the update first stores what the encode pass did not:
     // it makes the message again, for the next residual.
-    e.rule.compressed_update(e.exchange.latest(e.mask()), e.exchange.previous(e.mask()), at_,
+    e.rule.compressed_update(e.exchange.latest(), e.exchange.previous(), at_,
                              e.exchange.updates_after(message(), args_));
   }
 
   /// A step from this rank's own gradient. Averages for v at most.
   void local() {
     E& e = *e_;
-    average_gradients();  // only in the paper's 0/1 Adam
     const bool has_norms = clip_and_ask();
     if (!has_norms) average_squares();
 
@@ -410,8 +404,10 @@ class step_in_progress {
   }
   /// Updates v, equal on all ranks, beside an update that is not from the mean gradient.
   void update_shared_variance() {
-    if (plan_.averages_gradients())
-      e_->rule.dense_update(e_->mean(plan_), e_->at_average(e_->mask()));
+    if constexpr (LocalRule<R>) {
+      if (!plan_.averages_gradients()) return;
+      e_->rule.update_variance(e_->mean(plan_), e_->at_average(e_->mask()));
+    }
   }
   /// Skips a local step on this rank alone if its gradient is not finite: no message reports it.
   void require_finite() {
@@ -449,22 +445,6 @@ class step_in_progress {
   [[nodiscard]] std::uint32_t digest() const {
     return refusal_.empty() ? e_->digest_of(lr_, scale_, plan_) : ~0U;
   }
-  /// Prepares options, phase and rule for the step, and returns its plan.
-  [[nodiscard, gnu::cold]] step_plan prepare() const {
-    e_->model_parts.begin_step();
-    const step_plan plan = e_->plan(usable_lr());
-    const bool sends = !plan.sends_nothing() && e_->comm.size() > 1;
-    if (!refusal_.empty() && !sends) throw invalid_input(refusal_);
-    e_->tensors.take_options(e_->backend());
-    try {
-      e_->enter_phase(plan);
-      e_->rule.begin_step(plan, usable_lr(), e_->step, e_->at());
-    } catch (const invalid_input&) {
-      if (!refusal_.empty()) throw invalid_input(refusal_);
-      throw;
-    }
-    return plan;
-  }
   /// Kind of work in this step, 0 to 15.
   [[nodiscard]] std::uint32_t work_of_plan() const {
     return static_cast<std::uint32_t>(plan_.update) * 4 + static_cast<std::uint32_t>(plan_.average);
@@ -480,9 +460,7 @@ class step_in_progress {
   [[nodiscard]] bool averages_beside() const {
     return plan_.update != update_from::mean_gradient && plan_.average != averages::nothing;
   }
-  [[nodiscard]] auto message() const {
-    return e_->rule.message(e_->exchange.previous(e_->mask()), at_);
-  }
+  [[nodiscard]] auto message() const { return e_->rule.message(e_->exchange.previous(), at_); }
 
   E* e_;
   float lr_, scale_;

@@ -43,7 +43,7 @@ struct exchange_trace {
   std::vector<bool> real;  ///< by element of the flat axis; false: padding
   /// By tile: the number of ranks whose residuals this rank's visit_residuals tells.
   std::vector<int> told;
-  flat settled;  ///< the last worker_residual, after a settle that doubles it
+  flat settled;  ///< the last worker_residual, after a fold_in that doubles it
   bool scaled = false;
 };
 
@@ -75,7 +75,7 @@ class driven {
   /// See exchange_trace::told.
   [[nodiscard]] virtual std::vector<int> told() = 0;
   /// Doubles the residuals, by a message.
-  virtual void settle() = 0;
+  virtual void fold_in() = 0;
   virtual void save(std::ostream& out) = 0;
   virtual void load(std::istream& in) = 0;
 
@@ -118,14 +118,14 @@ class driven_exchange final : public driven {
     if constexpr (dense) {
       return copied(x_.latest(&now), x_.sender(), backend_);
     } else {
-      return copied(x_.latest(x_.mask()), x_.sender(), backend_);
+      return copied(x_.latest(), x_.sender(), backend_);
     }
   }
   [[nodiscard]] flat previous() override {
     if constexpr (dense) {
       return {};
     } else {
-      return copied(x_.previous(x_.mask()), x_.sender(), backend_);
+      return copied(x_.previous(), x_.sender(), backend_);
     }
   }
   [[nodiscard]] flat worker_residual() override {
@@ -155,8 +155,8 @@ class driven_exchange final : public driven {
     }
     return n;
   }
-  void settle() override {
-    if constexpr (!dense) x_.settle(doubled{}, turn());
+  void fold_in() override {
+    if constexpr (!dense) x_.fold_in(doubled{}, turn());
   }
   void save([[maybe_unused]] std::ostream& out) override {
     if constexpr (!dense) {
@@ -256,7 +256,7 @@ inline exchange_trace drive(const std::function<std::unique_ptr<driven>()>& make
   trace.told = owned->told();
   trace.scaled = owned->scaled;
   owned->now.verdict.skip = 0;
-  owned->settle();
+  owned->fold_in();
   trace.settled = owned->worker_residual();
   return trace;
 }
@@ -421,7 +421,7 @@ inline void check_exchange(exchange_trace (*exchange)(onebit::threads,
             n_not_doubled += r.settled[i] != 2 * r.worker_residual.back()[i] ? 1U : 0U;
           }
         }
-        CHECK_MESSAGE(n_not_doubled == 0, "settle left " << n_not_doubled << " residuals wrong");
+        CHECK_MESSAGE(n_not_doubled == 0, "fold_in left " << n_not_doubled << " residuals wrong");
         // equal messages of 2, whose scale is bounded by 1: the mean is 1, not less
         const messages two = [](int, std::size_t, std::size_t) { return 2.0F; };
         const auto cut =
