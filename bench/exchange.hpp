@@ -122,13 +122,13 @@ class dense_mean {
  private:
   using tensor = onebit::detail::tensor_entry<float, float>;
   void check() {
-    expect_kept(onebit::outcome_of(
-        onebit::fetch_scalars(backend_, now_.data(), comm_.rank(), comm_.size())));
+    expect_kept(onebit::detail::outcome_of(
+        onebit::detail::fetch_scalars(backend_, now_.data(), comm_.rank(), comm_.size())));
   }
 
   onebit::communicator comm_;
   backend backend_;
-  onebit::dense_average<backend> dense_;
+  onebit::detail::dense_average<backend> dense_;
   onebit::buffer_of<backend, onebit::step_scalars> now_;
   onebit::buffer_of<backend, tensor> tensor_;
   const float* at_ = nullptr;
@@ -160,12 +160,12 @@ std::uint64_t slot_bytes(const C& codec, std::size_t n, std::uint64_t chunks, in
   std::vector<std::uint64_t> offsets;
   const onebit::layout axis(std::span(&n, 1), static_cast<int>(chunks), scales, buckets,
                             onebit::detail::WordCompressor<C> ? 0 : onebit::tile_words);
-  return onebit::make_slot_format(codec, axis, offsets).slot_bytes;
+  return onebit::detail::make_slot_format(codec, axis, offsets).slot_bytes;
 }
 
 template <class C>
 expected_traffic sent_by(const onebit::gather_scatter<C>& c, std::uint64_t ranks, std::size_t n) {
-  const int buckets = onebit::n_buckets(std::span(&n, 1), c.bucket_elements);
+  const int buckets = onebit::detail::n_buckets(std::span(&n, 1), c.bucket_elements);
   const auto b = static_cast<std::uint32_t>(buckets);
   return {2 * (ranks - 1) * b * slot_bytes(c.codec, n, ranks, buckets), 2 * b};
 }
@@ -183,7 +183,8 @@ expected_traffic sent_by(const onebit::hierarchical<C>& c, std::uint64_t ranks, 
 inline expected_traffic sent_by(onebit::dense_sum mode, std::uint64_t ranks, std::size_t n) {
   const onebit::rounded codec{onebit::detail::word_bytes_of(mode), false};
   // by the transport: all slots as a ring sends them, and a status to each other rank
-  const std::uint64_t status = onebit::by_transport(mode) ? sizeof(onebit::detail::slot_status) : 0;
+  const std::uint64_t status =
+      onebit::detail::by_transport(mode) ? sizeof(onebit::detail::slot_status) : 0;
   return {(ranks - 1) * (2 * slot_bytes(codec, n, ranks) + status), 2};
 }
 

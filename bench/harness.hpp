@@ -165,7 +165,7 @@ inline measurement measure(const onebit::communicator& world, const contender& c
     time(own);
     const std::vector<float> mean = memory.on_host();
     double product = 0, squares = 0, exact_squares = 0;
-    onebit::digest bits;
+    onebit::detail::digest bits;
     for (std::size_t i = 0; i < n; ++i) {
       const auto x = static_cast<double>(mean[i]), y = static_cast<double>(exact[i]);
       product += x * y;

@@ -67,7 +67,7 @@ struct scene {
   host_buffer<onebit::bf16> variances, squares;  ///< the rank's own v
   float rho = 1;
   onebit::step_scalars now{.given = {.lr = 1e-7F}};
-  onebit::detail::tensor_scalars numbers{.c = onebit::make_moments({0.9, 0.999, 1e-8})};
+  onebit::detail::tensor_scalars numbers{.c = onebit::detail::make_moments({0.9, 0.999, 1e-8})};
   sender own;
   host_buffer<std::uint32_t> active;
   host_buffer<std::byte> agreed, slots;

@@ -63,7 +63,7 @@ struct scene {
         now(backend.make_buffer<onebit::step_scalars>(1)),
         numbers(onebit::to_buffer(backend,
                                   std::vector<onebit::detail::tensor_scalars>{
-                                      {.c = onebit::make_moments({0.9, 0.999, 1e-8})}})),
+                                      {.c = onebit::detail::make_moments({0.9, 0.999, 1e-8})}})),
         own(codec{}, backend, std::span(&n, 1), n_ranks),
         active(backend.make_buffer<std::uint32_t>(own.axis().n_words())) {
     const onebit::step_scalars values{.given = {.lr = 1e-7F}};

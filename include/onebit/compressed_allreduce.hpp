@@ -251,14 +251,14 @@ class compressed_allreduce {
   /// Writes the residuals of this rank. Not collective. Throws checkpoint_error.
   [[gnu::cold]] void save(std::ostream& out) {
     state& own = between_calls("save");
-    save_checkpoint(own, out, own.header());
+    detail::save_checkpoint(own, out, own.header());
   }
   /// Reads what `save` wrote on this rank, in a job with equally many ranks. (With another number
   /// of ranks start anew: only the residuals of one call are lost.) Collective: throws
   /// checkpoint_error on all ranks if one fails; then nothing has changed.
   [[gnu::cold]] void load(std::istream& in) {
     const detail::standard_arithmetic arithmetic;
-    load_checkpoint(
+    detail::load_checkpoint(
         s(), in, [&] { return s().header(); }, resume_with::same_options,
         s().begun ? "compressed_allreduce: load between begin() and wait()" : "");
   }
@@ -286,7 +286,7 @@ class compressed_allreduce {
   }
   [[nodiscard]] outcome fetch_outcome() {
     s().comm.wait();
-    return outcome_of(fetch_scalars(s().backend, s().now.data(), rank(), size()));
+    return detail::outcome_of(detail::fetch_scalars(s().backend, s().now.data(), rank(), size()));
   }
   [[nodiscard]] auto args() { return s().exchange.args(s().now.data(), s().exchange.mask()); }
   [[nodiscard]] auto message() { return gradient_message<T, T>{s().table.data(), s().now.data()}; }
@@ -339,14 +339,14 @@ void compressed_allreduce<C, T, B>::begin(tensors data) {
   take(data);
   state& own = s();
   own.announced.assign(own.sizes.size(), 0);
-  own.backend.launch(1,
-                     detail::begin_step_kernel{own.now.data(),
-                                               {},
-                                               0.0F,
-                                               1.0F,
-                                               static_cast<std::uint32_t>(own.step % status_steps),
-                                               0,
-                                               false});
+  own.backend.launch(
+      1, detail::begin_step_kernel{own.now.data(),
+                                   {},
+                                   0.0F,
+                                   1.0F,
+                                   static_cast<std::uint32_t>(own.step % detail::status_steps),
+                                   0,
+                                   false});
   own.begun = true;
 }
 

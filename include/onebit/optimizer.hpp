@@ -127,7 +127,7 @@ class optimizer {
   outcome settle();
   /// Returns report::gradient_norm of the last step. Waits.
   [[nodiscard]] std::optional<float> gradient_norm() {
-    const float norm = gradient_norm_of(now());
+    const float norm = detail::gradient_norm_of(now());
     return norm >= 0 ? std::optional(norm) : std::nullopt;
   }
   /// Number of steps skipped since the optimizer was built. Waits.
@@ -350,7 +350,7 @@ optimizer<R, S, C, P, G>::optimizer(communicator transport, std::string name,
     : parts_(std::make_unique<parts>(groups, std::move(transport), std::move(rule),
                                      std::move(schedule), detail::checked_collective(collective),
                                      sum)),
-      name_(std::move(name) + to_string(resolved<G>(sum))) {
+      name_(std::move(name) + to_string(detail::resolved<G>(sum))) {
   engine_type& e = parts_->engine;
   detail::rank_fingerprint fingerprint = detail::own_header(name_, e).ranks;
   fingerprint.number = detail::next_number();
@@ -400,9 +400,9 @@ template <class R, class S, class C, class P, class G>
 outcome optimizer<R, S, C, P, G>::settle() {
   engine_type& e = parts_->engine;
   e.wait();
-  const step_scalars now = onebit::fetch_scalars(e.backend(), e.now(), rank(), size());
+  const step_scalars now = onebit::detail::fetch_scalars(e.backend(), e.now(), rank(), size());
   e.watch.look(e, now, false, false);  // gradients may be gone
-  return outcome_of(now);
+  return detail::outcome_of(now);
 }
 
 template <class R, class S, class C, class P, class G>
@@ -449,12 +449,12 @@ void optimizer<R, S, C, P, G>::save(std::ostream& out) {
     const auto written = e.rule.written(e.at());
     if (written) detail::throw_written(e.step, *written, where());
   }
-  save_checkpoint(e, out, detail::own_header(name_, e));
+  detail::save_checkpoint(e, out, detail::own_header(name_, e));
 }
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::load(std::istream& in, resume_with with) {
   const detail::standard_arithmetic arithmetic;
-  load_checkpoint(
+  detail::load_checkpoint(
       parts_->engine, in, [&] { return header(); }, with, parts_->refusal());
 }
 template <class R, class S, class C, class P, class G>
@@ -480,7 +480,7 @@ void optimizer<R, S, C, P, G>::read_old_job([[maybe_unused]] std::size_t n_ranks
                                             [[maybe_unused]] resume_with with) {
   if constexpr (resumes) {
     const detail::standard_arithmetic arithmetic;
-    load_old_job_of(
+    detail::load_old_job_of(
         parts_->engine, n_ranks, files, [&] { return header(); }, with, parts_->refusal());
   }
 }

@@ -86,19 +86,21 @@ TEST_CASE("lanes: the portable ones are plain C++") {
     for (std::size_t i = 0; i < expected.size(); ++i) {
       expected[i] = naive(op, in.a[i], in.b[i], in.c[i], ((in.bits[i / 32] >> i % 32) & 1U) != 0);
       if (op == op_stochastic) {
-        expected[i] = onebit::stochastic_bf16(in.a[i], static_cast<std::uint32_t>(i));
+        expected[i] = onebit::detail::stochastic_bf16(in.a[i], static_cast<std::uint32_t>(i));
       }
       if (op == op_squares) {
-        const std::uint32_t random = onebit::random_of_word(static_cast<std::uint32_t>(i / 32));
-        expected[i] = onebit::to_float(onebit::stochastic_square(
-            in.a[i], onebit::random_of_square(static_cast<std::uint32_t>(i % 32), random)));
+        const std::uint32_t random =
+            onebit::detail::random_of_word(static_cast<std::uint32_t>(i / 32));
+        expected[i] = onebit::to_float(onebit::detail::stochastic_square(
+            in.a[i], onebit::detail::random_of_square(static_cast<std::uint32_t>(i % 32), random)));
       }
       if (op == op_digest) {
-        expected[i] = onebit::digest_step(onebit::digest_step(in.c[i], in.a[i]), in.b[i]);
+        expected[i] =
+            onebit::detail::digest_step(onebit::detail::digest_step(in.c[i], in.a[i]), in.b[i]);
       }
       if (op == op_power) {
-        expected[i] =
-            onebit::stochastic_power_of_two(std::fabs(in.a[i]), static_cast<std::uint32_t>(i));
+        expected[i] = onebit::detail::stochastic_power_of_two(std::fabs(in.a[i]),
+                                                              static_cast<std::uint32_t>(i));
       }
     }
     CHECK(first_difference_but_nan({r.out.data() + op * n * 32, n * 32}, expected) == none);

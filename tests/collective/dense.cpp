@@ -159,9 +159,9 @@ TEST_CASE("dense in bf16 by the transport: one that has no such sum is refused, 
   const auto told = on_ranks(2, [](onebit::threads t) {
     return thrown<onebit::invalid_input>([&] {
       const std::vector<std::size_t> sizes = {10};
-      onebit::dense_average<onebit::host>(onebit::dense_sum::transport_in_bf16,
-                                          onebit::communicator(floats_only{t}), onebit::host{},
-                                          sizes);
+      onebit::detail::dense_average<onebit::host>(onebit::dense_sum::transport_in_bf16,
+                                                  onebit::communicator(floats_only{t}),
+                                                  onebit::host{}, sizes);
     });
   });
   for (const auto& text : told) {

@@ -165,7 +165,7 @@ std::vector<std::size_t> find_seals(const std::string& bytes) {
       at += 3;
       sum = 0;
     } else {
-      sum = onebit::crc32c(bytes.data() + at, 1, sum);
+      sum = onebit::detail::crc32c(bytes.data() + at, 1, sum);
     }
   }
   if (seals.empty() || seals.back() + 4 != bytes.size()) seals.push_back(bytes.size() - 4);
@@ -540,7 +540,8 @@ TEST_CASE("contents that are not true under checksums that are: refused, or harm
         const std::size_t at = first + draw(1, std::min<std::size_t>(seals[section] - first, 64));
         bytes[at] = static_cast<char>(draw(2, 256));
         const std::size_t begin = section == 0 ? 24 : seals[section - 1] + 4;
-        const std::uint32_t sum = onebit::crc32c(bytes.data() + begin, seals[section] - begin);
+        const std::uint32_t sum =
+            onebit::detail::crc32c(bytes.data() + begin, seals[section] - begin);
         std::memcpy(bytes.data() + seals[section], &sum, sizeof sum);
 
         const auto before = saved(optimizer);
@@ -578,16 +579,16 @@ TEST_CASE("a digest does not depend on how the bytes are cut") {
   std::string bytes;
   for (std::size_t i = 0; i < 61; ++i) bytes += static_cast<char>(i * 37);
   for (std::size_t n = 0; n <= bytes.size(); ++n) {
-    onebit::digest whole;
+    onebit::detail::digest whole;
     whole.add(bytes.data(), n);
     for (std::size_t cut = 0; cut <= n; ++cut) {
-      onebit::digest parts;
+      onebit::detail::digest parts;
       parts.add(bytes.data(), cut);
       parts.add(bytes.data() + cut, n - cut);
       CHECK(parts.value() == whole.value());
     }
     if (n == 0) continue;
-    onebit::digest shorter, zero;  // the length counts, trailing zeros too
+    onebit::detail::digest shorter, zero;  // the length counts, trailing zeros too
     shorter.add(bytes.data(), n - 1);
     CHECK(shorter.value() != whole.value());
     zero.add(bytes.data(), n);
@@ -653,17 +654,17 @@ TEST_CASE("a payload without a stream only counts; what it counts is what is wri
 }
 
 TEST_CASE("crc32c: the check value of its definition, by table and by instruction, in any pieces") {
-  CHECK(onebit::crc32c("123456789", 9) == 0xE3069283U);
+  CHECK(onebit::detail::crc32c("123456789", 9) == 0xE3069283U);
   std::vector<unsigned char> bytes(1000);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<unsigned char>(i * 37 + i / 7);
   }
   for (const std::size_t n : {0U, 1U, 7U, 8U, 9U, 63U, 1000U}) {
-    const std::uint32_t whole = onebit::crc32c(bytes.data(), n);
+    const std::uint32_t whole = onebit::detail::crc32c(bytes.data(), n);
     CHECK(~onebit::detail::crc32c_by_table(~0U, bytes.data(), n) == whole);
     for (std::size_t cut = 0; cut <= n; cut += 5) {
-      CHECK(onebit::crc32c(bytes.data() + cut, n - cut, onebit::crc32c(bytes.data(), cut)) ==
-            whole);
+      CHECK(onebit::detail::crc32c(bytes.data() + cut, n - cut,
+                                   onebit::detail::crc32c(bytes.data(), cut)) == whole);
     }
   }
 }

@@ -101,7 +101,7 @@ TEST_CASE("element: stochastic rounding goes to either neighbour, and the mean s
     const double part = (bits_of(x) - below) / 65536.0;
     std::uint32_t n_above = 0, n_others = 0;
     for (std::uint32_t key = 0; key < n; ++key) {
-      const std::uint32_t r = bits_of(onebit::stochastic_bf16(x, key));
+      const std::uint32_t r = bits_of(onebit::detail::stochastic_bf16(x, key));
       n_above += r == above;
       n_others += r != above && r != below;
     }
@@ -113,9 +113,9 @@ TEST_CASE("element: stochastic rounding goes to either neighbour, and the mean s
   for (std::uint32_t key = 0; key < n; ++key) {
     for (const float x : {0.0F, -0.0F, 1.0F, -2.5F, most, -most, inf, float_of(0x7F7F7FFFU),
                           float_of(0x7F7FFFFFU), float_of(0x7FC00001U)}) {
-      n_changed += bits_of(onebit::stochastic_bf16(x, key)) != bits_of(x);
+      n_changed += bits_of(onebit::detail::stochastic_bf16(x, key)) != bits_of(x);
     }
-    n_infinite += std::isinf(onebit::stochastic_bf16(float_of(0x7F7EFFFFU), key));
+    n_infinite += std::isinf(onebit::detail::stochastic_bf16(float_of(0x7F7EFFFFU), key));
   }
   CHECK(n_changed == 0);
   CHECK(n_infinite == 0);
@@ -124,7 +124,7 @@ TEST_CASE("element: stochastic rounding goes to either neighbour, and the mean s
 TEST_CASE("element: squares go to either neighbour, the mean stays, and none becomes 0") {
   constexpr std::uint32_t n = 1U << 16U;
   const auto rounded = [](float x, std::uint32_t random) {
-    return static_cast<std::uint32_t>(onebit::stochastic_square(x, random).bits) << 16U;
+    return static_cast<std::uint32_t>(onebit::detail::stochastic_square(x, random).bits) << 16U;
   };
   for (const float x : {0.0F, 1.0F, 1.001F, 3e38F, 1e-38F, 5e-39F}) {
     std::uint64_t sum = 0;
@@ -141,10 +141,10 @@ TEST_CASE("element: squares go to either neighbour, the mean stays, and none bec
   // an element of a word draws every number, whatever the word's are
   std::vector<bool> places(32);
   for (std::uint32_t l = 0; l < 32; ++l) {
-    places[onebit::place_of_square(l)] = true;
+    places[onebit::detail::place_of_square(l)] = true;
     std::vector<bool> drawn(n);
     for (std::uint32_t of_word = 0; of_word < n; ++of_word) {
-      drawn[onebit::random_of_square(l, of_word)] = true;
+      drawn[onebit::detail::random_of_square(l, of_word)] = true;
     }
     CHECK(std::find(drawn.begin(), drawn.end(), false) == drawn.end());
   }
@@ -195,7 +195,7 @@ TEST_CASE("element: a framework's own 16-bit values are viewed, not copied") {
 
 TEST_CASE("stochastic_power_of_two: one of the two neighbours, right on average, 0 stays 0") {
   const auto power = [](float x, std::uint32_t key) {
-    return onebit::stochastic_power_of_two(x, key);
+    return onebit::detail::stochastic_power_of_two(x, key);
   };
   for (const float x : {1.0F, 1.25F, 1.5F, 1.999F, 3e-30F, 0x1p-126F, 7e37F, 100.0F}) {
     const double low = std::exp2(std::floor(std::log2(static_cast<double>(x))));

@@ -106,7 +106,7 @@ std::size_t violations(const layout& axis, const std::vector<std::size_t>& sizes
   std::map<std::uint32_t, std::uint32_t> places;
   std::size_t most = 0;
   at = 0;
-  for (const onebit::segment& s : axis.segments()) {
+  for (const onebit::detail::segment& s : axis.segments()) {
     expect(s.tiles.begin == at && s.tiles.end > s.tiles.begin, "segments follow each other");
     at = s.tiles.end;
     const std::uint32_t place = places[s.chunk]++;
@@ -238,7 +238,7 @@ TEST_CASE("layout: more than 2^31 and 2^32 elements") {
     CHECK(axis.groups().size() == 4);
     // the bytes of a slot are beyond 32 bits too, for a compressor of 4 bytes an element
     std::vector<std::uint64_t> unused;
-    const auto format = onebit::make_slot_format(onebit::identity{}, axis, unused);
+    const auto format = onebit::detail::make_slot_format(onebit::identity{}, axis, unused);
     CHECK(format.slot_bytes == 128 * axis.chunk_words() + sizeof(onebit::detail::slot_status));
     if (n_chunks == 1) CHECK(format.slot_bytes > std::size_t{1} << 34U);
     const std::size_t last = axis.tiles().size() - 1;

@@ -187,7 +187,7 @@ class model {
     memory.wait();
     std::vector<std::uint64_t> result;
     for (std::uint64_t call = first; call < last; ++call) {
-      onebit::digest d;
+      onebit::detail::digest d;
       d.add(all.data() + (call - first) * n, n);
       result.push_back(d.value());
     }

@@ -81,7 +81,7 @@ struct tensors {
     }
   }
   std::uint64_t digest() const {
-    onebit::digest d;
+    onebit::detail::digest d;
     for (const auto& p : params) d.add(p.data(), p.size() * sizeof(P));
     for (const auto& m : master) d.add(m.data(), m.size() * sizeof(float));
     return d.value();
@@ -438,7 +438,8 @@ TEST_CASE("deferred: ranks at different steps are told once, by settle") {
     x.finish(turn);
     const int other = 1 - t.rank();
     const auto settle = [&] {
-      return onebit::outcome_of(onebit::fetch_scalars(backend, now.data(), t.rank(), t.size()));
+      return onebit::detail::outcome_of(
+          onebit::detail::fetch_scalars(backend, now.data(), t.rank(), t.size()));
     };
     CHECK(thrown<onebit::rank_mismatch>([&] { (void)settle(); }) ==
           contains{"rank " + std::to_string(other) + " is at step " + std::to_string(7 + other) +

@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto end = text.rfind("end ");
   if (end != std::string::npos) {
     text.resize(end);
-    text += "end " + std::to_string(onebit::crc32c(text.data(), text.size())) + "\n";
+    text += "end " + std::to_string(onebit::detail::crc32c(text.data(), text.size())) + "\n";
   }
   const auto ranks = files::read_manifest(text, 7);
   if (!ranks) return 0;

@@ -227,7 +227,7 @@ class zero_one_rule : public onebit::rule_defaults {
   zero_one_rule(const zero_one_options& options, B backend)
       : options_(options),
         moments_{options.adam.beta1, options.adam.beta2, options.adam.eps},
-        c_(onebit::make_moments(moments_)),
+        c_(onebit::detail::make_moments(moments_)),
         backend_(std::move(backend)) {
     onebit::validate("zero_one_options", moments_);
   }

@@ -264,7 +264,7 @@ std::uint64_t run(kind k, const T& transport, const std::filesystem::path& root,
       });
       s.leave();
     }
-    onebit::digest d;
+    onebit::detail::digest d;
     d.add(data.digest());
     d.add(saved(o));
     return d.value();

@@ -59,7 +59,7 @@ struct trainer {
     return step.value_or(0);
   }
   [[nodiscard]] std::uint64_t digest() {
-    onebit::digest d;
+    onebit::detail::digest d;
     d.add(data.digest());
     d.add(saved(o));
     return d.value();

@@ -55,7 +55,7 @@ struct mixed_training {
     }
   }
   [[nodiscard]] std::uint64_t digest() const {
-    onebit::digest d;
+    onebit::detail::digest d;
     const auto add = [&d](const auto& v) { d.add(v.data(), v.size() * sizeof v[0]); };
     add(params), add(short_params), add(half_params), add(with_master), add(master);
     return d.value();

@@ -207,7 +207,7 @@ TEST_CASE(
       }
       // exchanged in the end, all ranks are equal
       while (o.rule().moved()) (void)train(o, data);
-      onebit::digest d;
+      onebit::detail::digest d;
       d.add(data.digest());
       std::vector<std::uint64_t> all(static_cast<std::size_t>(n));
       const std::uint64_t mine = d.value();

@@ -48,7 +48,7 @@ void check_hosts(const plan& p, const Collective& collective) {
 }
 
 std::uint64_t digest_of(const flat& x) {
-  onebit::digest d;
+  onebit::detail::digest d;
   d.add(x.data(), x.size() * sizeof(float));
   return d.value();
 }

@@ -67,7 +67,7 @@ template <class Make, class T>
 std::uint64_t trajectory(const Make& make, const T& transport, bool announces = false) {
   training<> data;
   auto optimizer = make(data, transport);
-  onebit::digest d;
+  onebit::detail::digest d;
   for (int i = 0; i < 10; ++i) {
     data.compute_gradients(transport.rank(), optimizer.steps());
     if (i == 6 && transport.rank() == transport.size() - 1) {

@@ -37,7 +37,7 @@ constexpr int n_steps = 6;
 
 template <class Optimizer>
 std::uint64_t state_of(Optimizer& optimizer, const training<>& data) {
-  onebit::digest d;
+  onebit::detail::digest d;
   d.add(data.digest());
   d.add(saved(optimizer));
   return d.value();

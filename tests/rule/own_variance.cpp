@@ -39,7 +39,7 @@ class one_rank {
   static constexpr std::size_t n = 1024;
 
   explicit one_rank(double beta2) : beta2_(beta2) {
-    scalars_.c = onebit::make_moments({0.9, beta2});
+    scalars_.c = onebit::detail::make_moments({0.9, beta2});
   }
 
   /// Takes in `grads`, in a refresh or not; advances `exact`.
@@ -84,7 +84,7 @@ class one_rank {
 
  private:
   [[nodiscard]] static float value(const std::vector<onebit::bf16>& words, std::size_t i) {
-    return onebit::to_float(words[i / 32 * 32 + onebit::place_of_square(i % 32)]);
+    return onebit::to_float(words[i / 32 * 32 + onebit::detail::place_of_square(i % 32)]);
   }
   [[nodiscard]] onebit::detail::direction_units units() const {
     return {v_.data(), since_.data(), &rho_};
@@ -165,7 +165,7 @@ TEST_CASE("a rank's own v: no two roundings of a job draw from one key") {
       keys.insert(key);
       ++n;
     };
-    add(onebit::mixed(step + 1));  // of parameters: parameters_of
+    add(onebit::detail::mixed(step + 1));  // of parameters: parameters_of
     add(onebit::detail::key_of_variance(&now));
     add(onebit::detail::rounding_key<onebit::rounded>(&now, true));
     for (now.given.rank = 0; now.given.rank < 8; ++now.given.rank) {

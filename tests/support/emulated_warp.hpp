@@ -109,9 +109,11 @@ class warp_fibers {
   static void run(const Kernel& kernel, std::size_t i) {
     thread_local warp_fibers own;
     current_ = &own;
-    own.run_call([](const void* k,
-                    std::size_t at) { onebit::run_wide<L>(*static_cast<const Kernel*>(k), at); },
-                 &kernel, i);
+    own.run_call(
+        [](const void* k, std::size_t at) {
+          onebit::detail::run_wide<L>(*static_cast<const Kernel*>(k), at);
+        },
+        &kernel, i);
   }
 
   static warp_fibers& current() { return *current_; }
@@ -232,7 +234,8 @@ class warp_fibers {
   static inline thread_local warp_fibers* current_ = nullptr;
 
   std::vector<fiber> lanes_;
-  std::vector<float> tiles_ = std::vector<float>(onebit::tile_buffers * onebit::tile_elements);
+  std::vector<float> tiles_ =
+      std::vector<float>(onebit::detail::tile_buffers * onebit::tile_elements);
   stack_context caller_;
   std::uint32_t lane_ = 0;
   std::size_t turn_ = 0;

@@ -230,7 +230,7 @@ TEST_CASE("two threads that call as one rank at once: all are told") {
     std::thread beside([&] { run(b, data_b); });
     run(a, data_a);
     beside.join();
-    onebit::digest d;
+    onebit::detail::digest d;
     d.add(data_a.digest());
     d.add(data_b.digest());
     return d.value();

@@ -186,7 +186,7 @@ class training {
       residual = std::sqrt(mean(own * own));
       served = std::sqrt(mean(own_served * own_served) * comm_.size());
     }
-    onebit::digest digest;
+    onebit::detail::digest digest;
     const std::vector<float> values = model_.values();
     digest.add(values.data(), values.size() * sizeof(float));
     for (const std::uint64_t other : gather(digest.value())) {

@@ -192,10 +192,10 @@ struct warp_lanes {
 
   template <detail::Storable T>
   ONEBIT_HD static value unrounded(value a, value b) {
-    return onebit::unrounded<T>(a, b);
+    return onebit::detail::unrounded<T>(a, b);
   }
   ONEBIT_HD static value stochastic_bf16(value a, std::uint32_t key) {
-    return onebit::stochastic_bf16(a, key + Warp::lane());
+    return onebit::detail::stochastic_bf16(a, key + Warp::lane());
   }
 
   ONEBIT_HD static value load_squares(const bf16* p) {
@@ -203,10 +203,10 @@ struct warp_lanes {
   }
   ONEBIT_HD static void store_squares(bf16* p, value a, std::uint32_t key) {
     p[place_of_square(Warp::lane())] =
-        onebit::stochastic_square(a, random_of_square(Warp::lane(), random_of_word(key)));
+        onebit::detail::stochastic_square(a, random_of_square(Warp::lane(), random_of_word(key)));
   }
   ONEBIT_HD static value stochastic_power_of_two(value a, std::uint32_t key) {
-    return onebit::stochastic_power_of_two(a, key + Warp::lane());
+    return onebit::detail::stochastic_power_of_two(a, key + Warp::lane());
   }
 
   ONEBIT_HD static value digest(value so_far, value v) { return digest_step(so_far, v); }

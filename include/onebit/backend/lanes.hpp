@@ -173,13 +173,14 @@ struct portable_lanes : host_lanes {
   template <detail::Storable T>
   ONEBIT_PORTABLE static value unrounded(const value& a, const value& b) {
     value r;
-    for (int l = 0; l < 32; ++l) r.lane[l] = onebit::unrounded<T>(a.lane[l], b.lane[l]);
+    for (int l = 0; l < 32; ++l) r.lane[l] = onebit::detail::unrounded<T>(a.lane[l], b.lane[l]);
     return r;
   }
-  /// Applies onebit::stochastic_bf16, in lane l with key + l.
+  /// Applies onebit::detail::stochastic_bf16, in lane l with key + l.
   ONEBIT_PORTABLE static value stochastic_bf16(const value& a, std::uint32_t key) {
     value r;
-    for (std::uint32_t l = 0; l < 32; ++l) r.lane[l] = onebit::stochastic_bf16(a.lane[l], key + l);
+    for (std::uint32_t l = 0; l < 32; ++l)
+      r.lane[l] = onebit::detail::stochastic_bf16(a.lane[l], key + l);
     return r;
   }
   /// Loads a word of squares: see place_of_square.
@@ -192,13 +193,14 @@ struct portable_lanes : host_lanes {
   ONEBIT_PORTABLE static void store_squares(bf16* p, const value& a, std::uint32_t key) {
     const std::uint32_t random = random_of_word(key);
     for (std::uint32_t l = 0; l < 32; ++l)
-      p[place_of_square(l)] = onebit::stochastic_square(a.lane[l], random_of_square(l, random));
+      p[place_of_square(l)] =
+          onebit::detail::stochastic_square(a.lane[l], random_of_square(l, random));
   }
-  /// Applies onebit::stochastic_power_of_two, in lane l with key + l.
+  /// Applies onebit::detail::stochastic_power_of_two, in lane l with key + l.
   ONEBIT_PORTABLE static value stochastic_power_of_two(const value& a, std::uint32_t key) {
     value r;
     for (std::uint32_t l = 0; l < 32; ++l)
-      r.lane[l] = onebit::stochastic_power_of_two(a.lane[l], key + l);
+      r.lane[l] = onebit::detail::stochastic_power_of_two(a.lane[l], key + l);
     return r;
   }
   /// Adds the bits of v to a digest, by lane: a change of one value changes the digest.

@@ -93,7 +93,7 @@ struct avx2_lanes : host_lanes {
       float x[32], y[32];
       store(x, a);
       store(y, b);
-      for (int l = 0; l < 32; ++l) x[l] = onebit::unrounded<T>(x[l], y[l]);
+      for (int l = 0; l < 32; ++l) x[l] = onebit::detail::unrounded<T>(x[l], y[l]);
       return load(x);
     }
   }

@@ -53,7 +53,7 @@ class worker_exchange : public detail::flat_exchange<C, B> {
   [[gnu::cold]] void start(space&& s, initial_momentum<float_buffer>&& given) {
     gathered_ = std::move(s.gathered);
     work_ = std::move(s.work);
-    start_sender(sender_, std::move(s.compensated), std::move(given));
+    detail::start_sender(sender_, std::move(s.compensated), std::move(given));
   }
   [[nodiscard]] bool started() const { return gathered_.next.size() > 0; }
 
@@ -85,7 +85,7 @@ class worker_exchange : public detail::flat_exchange<C, B> {
   }
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, const detail::exchange_memory& m) {
-    archive_start(*this, a, m, gathered_, work_);
+    detail::archive_start(*this, a, m, gathered_, work_);
     sender_.archive(a);
     a.buffer(gathered_.current, sender_.backend());
   }
@@ -183,7 +183,7 @@ struct all_gather : collective_defaults {
   template <class B>
   [[nodiscard, gnu::cold]] exchange<B> bind(const communicator& w, const B& backend,
                                             std::span<const std::size_t> sizes) const {
-    return {checked_compressor(codec), w, backend, sizes};
+    return {detail::checked_compressor(codec), w, backend, sizes};
   }
   /// @}
 };

@@ -43,10 +43,14 @@ enum class dense_sum : std::uint8_t {
   /// HalfSummingTransport.
   transport_in_bf16
 };
+namespace detail {
+
 /// True if the transport computes the sums.
 [[nodiscard]] constexpr bool by_transport(dense_sum mode) {
   return mode == dense_sum::transport || mode == dense_sum::transport_in_bf16;
 }
+
+}  // namespace detail
 /// Text for descriptions; starts with a comma.
 [[nodiscard, gnu::cold]] inline std::string to_string(dense_sum mode) {
   return mode == dense_sum::transport           ? ", sums by the transport"
@@ -55,6 +59,8 @@ enum class dense_sum : std::uint8_t {
          : mode == dense_sum::in_int8           ? ", averages in int8"
                                                 : ", averages in rank order";
 }
+namespace detail {
+
 /// Returns `mode`, with `automatic` resolved for gradients of type G.
 template <class G>
 [[nodiscard]] dense_sum resolved(dense_sum mode) {
@@ -62,8 +68,6 @@ template <class G>
   const bool halves = std::is_same_v<std::remove_const_t<G>, bf16>;
   return halves ? dense_sum::in_bf16 : dense_sum::rank_order;
 }
-
-namespace detail {
 
 /// Destination of a mean: the gradients, if no later pass needs the local gradients; else none: the
 /// mean is read from the received slots. Chosen by step; only float gradients are overwritten.
@@ -199,16 +203,12 @@ struct slots_of_buckets {
   }
 };
 
-}  // namespace detail
-
 /// Number of buckets of averages beside an exchange with buckets of `elements` elements; 0:
 /// averages have buckets of 2^22 elements.
 [[nodiscard]] inline int buckets_of_means(std::span<const std::size_t> sizes,
                                           std::size_t elements) {
   return n_buckets(sizes, elements != 0 ? elements : std::size_t{1} << 22U);
 }
-
-namespace detail {
 
 /// The two phases of gather_scatter_exchange for values that are only rounded. It carries no
 /// residuals, and buckets may be consumed one by one, so that a few buckets' memory serves all.
@@ -352,8 +352,6 @@ class rounded_exchange {
   int n_taken_ = 0;                                       ///< buckets consumed in this step
   detail::two_phases phases_;  // last: pending requests end before their buffers do
 };
-
-}  // namespace detail
 
 /// Averages a field over the ranks: by a rounded_exchange, which sums in fp32, or by the
 /// transport's allreduce.
@@ -506,8 +504,6 @@ class dense_average {
   buffer_of<B, detail::slot_status>
       statuses_;  ///< of all ranks, then this one's; by_transport only
 };
-
-namespace detail {
 
 /// Averages squares of the ranks' gradients, in 6 bits (5, and an exponent for 32 elements), and
 /// floats beside them, in 16 bits.

@@ -221,7 +221,8 @@ struct gather_scatter : collective_defaults {
   template <class B>
   [[nodiscard, gnu::cold]] exchange<B> bind(const communicator& w, const B& backend,
                                             std::span<const std::size_t> sizes) const {
-    return {checked_compressor(codec), w, backend, sizes, n_buckets(sizes, bucket_elements)};
+    return {detail::checked_compressor(codec), w, backend, sizes,
+            detail::n_buckets(sizes, bucket_elements)};
   }
   /// @}
 };

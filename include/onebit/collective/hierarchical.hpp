@@ -321,7 +321,7 @@ struct hierarchical : collective_defaults {
           "hierarchical: ", w.size(), " ranks in nodes of ", n,
           "; give the number of ranks on each node, the same on all", w.where()));
     }
-    return {checked_compressor(codec), w, backend, sizes, n};
+    return {detail::checked_compressor(codec), w, backend, sizes, n};
   }
 };
 

@@ -35,7 +35,7 @@ enum class tile_buffer : std::uint32_t {
   latest,    ///< message received in this step
   work       ///< message being encoded, or being added to a mean
 };
-static_assert(static_cast<std::uint32_t>(tile_buffer::work) + 1 == tile_buffers);
+static_assert(static_cast<std::uint32_t>(tile_buffer::work) + 1 == detail::tile_buffers);
 
 namespace detail {
 
@@ -151,10 +151,6 @@ ONEBIT_HD void decode_tile(const C& codec, const std::byte* in, std::size_t n,
   }
 }
 
-}  // namespace detail
-
-namespace detail {
-
 /// Status of the sending rank, in every slot.
 struct slot_status {
   std::uint32_t step = 0;    ///< 2 * step, + 1 if the rank saw a non-finite value
@@ -229,8 +225,6 @@ struct codec_traits<C> {
   }
 };
 
-}  // namespace detail
-
 /// Returns the slot format of a layout; fills `tile_offsets` for tile compressors.
 template <Compressor C>
 [[nodiscard]] detail::slot_format make_slot_format(const C& codec, const layout& axis,
@@ -258,8 +252,6 @@ template <Compressor C>
   f.slot_bytes = f.status_at + sizeof(detail::slot_status);
   return f;
 }
-
-namespace detail {
 
 template <class T>
 ONEBIT_HD T load_scalar(const std::byte* p) {

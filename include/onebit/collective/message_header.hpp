@@ -14,9 +14,7 @@
 
 /// Header of a message: scales, and the status that tells other ranks of the sender's step and bad
 /// values. A few scalars a call: serial kernels.
-namespace onebit { inline namespace v0_3 {
-
-namespace detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Scale shared by `n_active` elements of a range of tiles, and its place in a slot.
 struct scale_entry {
@@ -28,8 +26,6 @@ struct scale_entry {
   std::uint64_t n_active = 0;
   tile_range segments{};  ///< of a group: its parts, one per chunk
 };
-
-}  // namespace detail
 
 /// Builds the scale entries of an axis: groups for the worker phase, segments for the server phase.
 [[gnu::cold]] inline void make_scale_entries(const layout& axis,
@@ -56,8 +52,6 @@ struct scale_entry {
     segments.push_back(entry(s.tiles, s.chunk, place++, s.group));
   }
 }
-
-namespace detail {
 
 /// Computes scale i from its tiles' sums, in the fixed order; raises `nonfinite` if not finite.
 template <class C>

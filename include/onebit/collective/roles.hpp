@@ -204,15 +204,15 @@ template <Compressor C, class B>
       axis_(sizes, n_chunks, detail::codec_traits<C>::scales(codec_), n_buckets,
             by_word ? 0 : tile_words) {  // a tile compressor gets tiles of full length
   std::vector<std::uint64_t> offsets;
-  format_ = make_slot_format(codec_, axis_, offsets);
+  format_ = detail::make_slot_format(codec_, axis_, offsets);
   offsets_ = to_buffer(backend_, offsets);
   format_.tile_offsets = offsets_.data();
   const std::size_t n_tiles = axis_.tiles().size();
   tiles_ = to_buffer(backend_, axis_.tiles());
   tensor_tiles_ = to_buffer(backend_, axis_.tensor_tiles());
-  sums_ = backend_.template make_buffer<float>(step_tables_sums * n_tiles);
+  sums_ = backend_.template make_buffer<float>(detail::step_tables_sums * n_tiles);
   std::vector<detail::scale_entry> groups, segments;
-  make_scale_entries(axis_, groups, segments);
+  detail::make_scale_entries(axis_, groups, segments);
   groups_ = to_buffer(backend_, groups);
   segments_ = to_buffer(backend_, segments);
   scales_.next = backend_.template make_buffer<float>(groups.size());
@@ -270,13 +270,13 @@ class sender : public detail::encoder<C, B> {
   /// Ends a step that encoded: keeps the new scales, or, if the step was called off, restores the
   /// compensated values bit for bit. Launches `others` beside; no kernel may depend on another.
   template <class Undo, class... Kernels>
-  [[gnu::cold]] void finish(const exchange_args<Undo>& t, const calls<Kernels>&... others) {
+  [[gnu::cold]] void finish(const exchange_args<Undo>& t, const detail::calls<Kernels>&... others) {
     if constexpr (Undo::repeats) {
-      launch_together(backend_, others..., scales_.commit(t.now));
+      detail::launch_together(backend_, others..., scales_.commit(t.now));
     } else {
       const detail::take_back_kernel<Undo> back{t.undo,        tiles_.data(), compensated(),
                                                 saved_.data(), t.now,         axis_.tiles().size()};
-      launch_together(backend_, others..., calls{back, back.launches()}, scales_.commit(t.now));
+      detail::launch_together(backend_, others..., detail::calls{back, back.launches()}, scales_.commit(t.now));
     }
   }
 
@@ -338,7 +338,7 @@ class sender : public detail::encoder<C, B> {
     return {codec_, compensated(), scales_.current.data()};
   }
   template <class Produce, class Undo>
-  [[nodiscard]] calls<detail::compensate_kernel<C, Produce>> accumulation(
+  [[nodiscard]] detail::calls<detail::compensate_kernel<C, Produce>> accumulation(
       const Produce& produce, const exchange_args<Undo>& t, tile_range tiles) {
     return {{residual(), produce, t.active, {tiles_.data(), tiles.begin}},
             std::size_t{tiles.end - tiles.begin}};
@@ -379,7 +379,7 @@ class server {
                                               const exchange_args<Undo>& t) {
     using kernel = detail::server_residual_kernel<Mean, gathered_view<C>>;
     const tile_range own = s.axis().chunk_tiles(chunk);
-    return calls{detail::unless_skipped<kernel>{
+    return detail::calls{detail::unless_skipped<kernel>{
                      {mean, latest, t.active, {s.tiles(), own.begin}, mean.format, words()}, t.now},
                  std::size_t{own.end - own.begin}};
   }
@@ -538,8 +538,6 @@ class flat_exchange {
   sender_type sender_;
 };
 
-}  // namespace detail
-
 /// Scales a handed-over momentum to the share that the next message takes.
 template <Compressor C, class B>
 [[gnu::cold]] void scale_given(detail::encoder<C, B>& s,
@@ -548,6 +546,7 @@ template <Compressor C, class B>
                      detail::scale_in_place_kernel{given.momentum.data(), s.tiles(), given.factors,
                                                    given.scalars});
 }
+
 /// Starts from an uncompressed mean momentum, or from `zeros`. The share of the momentum that the
 /// next message takes becomes the residual; the previous message is 0. Messages start from the
 /// residual, so the bits equal those of the momentum as the previous message, without a residual.
@@ -571,5 +570,7 @@ void archive_start(X& x, Archive& a, const detail::exchange_memory& memory, Plac
     x.start(started ? x.allocate(memory) : typename X::space{}, {});
   }
 }
+
+}  // namespace detail
 
 }}  // namespace onebit

@@ -57,7 +57,6 @@ namespace detail {
 template <class C>
 using compressor_or_identity = std::conditional_t<Compressor<C>, C, identity>;
 
-}  // namespace detail
 /// Returns `codec` if it is a Compressor, else identity.
 template <class C>
 [[nodiscard]] detail::compressor_or_identity<C> checked_compressor(const C& codec) {
@@ -67,5 +66,7 @@ template <class C>
     return {};
   }
 }
+
+}  // namespace detail
 
 }}  // namespace onebit

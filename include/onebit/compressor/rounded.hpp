@@ -68,7 +68,7 @@ struct rounded {
     const auto sent = roots ? L::with_sign_of(y, L::sqrt(L::abs(y))) : y;
     if (word_bytes == halves) return L::store_as(detail::aligned_as<bf16>(out), sent, 32);
     const std::uint32_t e = clamped_exponent(L::fold_size(sent), 7);
-    const auto scaled_y = L::mul(sent, L::set(power_of_two(260 - e)));
+    const auto scaled_y = L::mul(sent, L::set(detail::power_of_two(260 - e)));
     L::store_as(reinterpret_cast<int8*>(out), L::bound(scaled_y, 127), 32);
     out[32] = static_cast<std::byte>(e);  // all lanes of a warp store the same value
   }
@@ -81,7 +81,7 @@ struct rounded {
       const auto half = L::load_as(detail::aligned_as<const bf16>(in), 32);
       return roots ? squared<L>(half) : half;
     }
-    const auto unit = L::set(power_of_two(static_cast<std::uint32_t>(in[32]) - 6));
+    const auto unit = L::set(detail::power_of_two(static_cast<std::uint32_t>(in[32]) - 6));
     return L::mul(L::load_as(reinterpret_cast<const int8*>(in), 32), unit);
   }
   template <class L>
@@ -100,7 +100,7 @@ struct rounded {
   /// normal.
   [[nodiscard]] ONEBIT_HD static std::uint32_t clamped_exponent(float largest,
                                                                 std::uint32_t least) {
-    const std::uint32_t e = exponent_of(largest);
+    const std::uint32_t e = detail::exponent_of(largest);
     return e < least ? least : e > 254 ? 254 : e;
   }
   static constexpr std::uint32_t n_planes = 5, most_code = 31;  ///< of powers of two
@@ -114,12 +114,12 @@ struct rounded {
     const std::uint32_t e = clamped_exponent(L::fold_size(power), most_code + 1);
     // 2^code; a positive value has a code of at least 1
     const auto least = L::select(L::positive(y), L::set(2.0F), L::set(0.0F));
-    auto left = (L::max)(L::mul(power, L::set(power_of_two(254 + most_code - e))), least);
+    auto left = (L::max)(L::mul(power, L::set(detail::power_of_two(254 + most_code - e))), least);
     auto* const planes = detail::aligned_as<std::uint32_t>(out);
     for (std::uint32_t p = 0, half = 16; p < n_planes; ++p, half /= 2) {
-      const auto above = L::not_negative(L::sub(left, L::set(power_of_two(127 + half))));
+      const auto above = L::not_negative(L::sub(left, L::set(detail::power_of_two(127 + half))));
       L::store_bits(planes + p, above);
-      left = L::select(above, L::mul(left, L::set(power_of_two(127 - half))), left);
+      left = L::select(above, L::mul(left, L::set(detail::power_of_two(127 - half))), left);
     }
     planes[n_planes] = e;  // all lanes of a warp store the same value
   }
@@ -128,12 +128,12 @@ struct rounded {
     const auto* const planes = detail::aligned_as<const std::uint32_t>(in);
     const std::uint32_t sent = planes[n_planes];
     const std::uint32_t e = sent <= most_code ? most_code + 1 : sent > 254 ? 254 : sent;
-    auto power = L::set(power_of_two(e - most_code));
+    auto power = L::set(detail::power_of_two(e - most_code));
     std::uint32_t any = 0;
     for (std::uint32_t p = 0, half = 16; p < n_planes; ++p, half /= 2) {
       any |= planes[p];
       const auto above = L::load_bits(planes + p);
-      power = L::select(above, L::mul(power, L::set(power_of_two(127 + half))), power);
+      power = L::select(above, L::mul(power, L::set(detail::power_of_two(127 + half))), power);
     }
     return L::keep(L::load_bits(&any), power);
   }

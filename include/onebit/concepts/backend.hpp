@@ -46,8 +46,6 @@ concept TileKernel = requires(const Kernel& k, std::size_t i) {
   k.tile_at(i).n;
 };
 
-}  // namespace detail
-
 /// Returns p, a pointer into the memory of a backend B, if the host may use it at once. Returns
 /// null if B is deferred, since launched kernels may still be running.
 template <class B, class T>
@@ -63,5 +61,7 @@ consteval void check_backend() {
                 "copy_in(to, from, n), copy_out(to, from, n) and a static bool `deferred` as in "
                 "onebit/backend/host.hpp");
 }
+
+}  // namespace detail
 
 }}  // namespace onebit

@@ -126,6 +126,8 @@ consteval void check_collective() {
                   "exchange<B> and bind, as in onebit/collective/all_gather.hpp");
   }
 }
+namespace detail {
+
 /// Checks a collective over a transport.
 template <class C, class T>
 consteval void check_split() {
@@ -135,5 +137,7 @@ consteval void check_split() {
                   "onebit: this collective splits the transport, which has no split(color, key)");
   }
 }
+
+}  // namespace detail
 
 }}  // namespace onebit

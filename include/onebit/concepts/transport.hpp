@@ -107,6 +107,8 @@ concept Memory = std::copy_constructible<M> &&
   { M::host_can_touch } -> std::convertible_to<bool>;  // true: the host may access it; copy blocks
 };
 
+namespace detail {
+
 #define ONEBIT_NEEDS(type, member, ...) \
   static_assert(__VA_ARGS__, "onebit: this type is no " type ": " member " is missing or differs")
 /// Checks a transport: one assertion per member, so that the compiler names the one that is
@@ -133,5 +135,7 @@ consteval void check_transport() {
       requires(T t, float* d, size n) { t.all_reduce_sum(d, n); });
 }
 #undef ONEBIT_NEEDS
+
+}  // namespace detail
 
 }}  // namespace onebit

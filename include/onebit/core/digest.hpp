@@ -11,7 +11,7 @@
 #include <type_traits>
 
 /// Checksums of bytes: a digest, to compare data, and a CRC, to find damage.
-namespace onebit { inline namespace v0_3 {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// 64-bit digest of bytes: FNV-1a over 8-byte words. The division of the bytes into calls does not
 /// matter. Detects accidental differences, but is not cryptographic.
@@ -58,8 +58,6 @@ class digest {
   std::size_t held_ = 0;
 };
 
-namespace detail {
-
 [[nodiscard]] inline std::uint32_t crc32c_by_table(std::uint32_t crc, const unsigned char* p,
                                                    std::size_t n) {
   static constexpr auto table = [] {
@@ -90,8 +88,6 @@ namespace detail {
 }
 #endif
 
-}  // namespace detail
-
 /// Returns the CRC-32C of n bytes at `data`, appended to bytes whose CRC is `before` (0: no bytes).
 /// Castagnoli polynomial (iSCSI, RFC 3720 appendix B.4), for which processors have an instruction.
 [[nodiscard, gnu::cold]] inline std::uint32_t crc32c(const void* data, std::size_t n,
@@ -102,5 +98,7 @@ namespace detail {
 #endif
   return ~detail::crc32c_by_table(~before, p, n);
 }
+
+}  // namespace detail
 
 }}  // namespace onebit

@@ -91,16 +91,21 @@ ONEBIT_HD constexpr fp16 to_fp16(float x) {
   return {static_cast<std::uint16_t>((u >> 16U & 0x8000U) | r)};
 }
 
+namespace detail {
+
 /// Returns the exponent of x >= 0, biased by 127; 0 for zero and subnormals.
 ONEBIT_HD constexpr std::uint32_t exponent_of(float x) {
   const std::uint32_t u = __builtin_bit_cast(std::uint32_t, x);
   return u >> 23U;
 }
+
 /// Returns 2^(biased - 127), for `biased` from 1 to 254.
 ONEBIT_HD constexpr float power_of_two(std::uint32_t biased) {
   const std::uint32_t u = biased << 23U;
   return __builtin_bit_cast(float, u);
 }
+
+}  // namespace detail
 
 /// Integer in a message, from -127 to 127.
 struct [[gnu::may_alias]] int8 {
@@ -136,6 +141,8 @@ ONEBIT_HD constexpr T from_float(float x) {
   }
 }
 
+namespace detail {
+
 /// Returns a hash of x: for consecutive x the upper 16 bits look random. Source: lowbias32 of
 /// hash-prospector, without the last line, which does not change the upper half.
 ONEBIT_HD constexpr std::uint32_t mixed(std::uint32_t x) {
@@ -167,21 +174,27 @@ ONEBIT_HD constexpr bf16 stochastic_square(float x, std::uint32_t random) {
   return {static_cast<std::uint16_t>(upper == 0 && u != 0 ? 1U : upper)};
 }
 
+}  // namespace detail
+
 // Words of squares: 32 bf16. Elements l and l + 8 share 4 bytes. Lanes then widen them by a shift
 // and a mask.
 //
 //     bytes  0-3    4-7   ...  28-31 | 32-35   ...   60-63
 //            0, 8   1, 9  ...  7, 15 | 16, 24  ...   23, 31
 
+namespace detail {
+
 /// Returns where element l of a word lies.
 ONEBIT_HD constexpr std::uint32_t place_of_square(std::uint32_t l) {
   return 2 * ((l & 7U) + (l >> 4U & 1U) * 8) + (l >> 3U & 1U);
 }
+
 /// Returns 16 random bits for element l of a word: those of the word, and a multiple of the golden
 /// section. So each element has a random threshold, and those of a word are spread evenly.
 ONEBIT_HD constexpr std::uint32_t random_of_square(std::uint32_t l, std::uint32_t of_word) {
   return (of_word + l * 0x9E37U) & 0xFFFFU;
 }
+
 /// Returns the random bits of a word.
 ONEBIT_HD constexpr std::uint32_t random_of_word(std::uint32_t key) { return mixed(key) >> 16U; }
 
@@ -199,6 +212,8 @@ ONEBIT_HD constexpr float unrounded(float x, float y) {
   return to_float(from_float<T>(x)) == y ? x : y;
 }
 
+}  // namespace detail
+
 // -- memory whose type is known at run time ------------------------------------------------------
 
 /// Tag in place of an element type: each tensor has its own type, known at run time, so one
@@ -210,13 +225,14 @@ namespace detail {
 /// Element type, as a value at run time.
 enum class element_type : std::uint8_t { of_float, of_bf16, of_fp16 };
 
-}  // namespace detail
 /// The element_type of T.
 template <detail::Element T>
 inline constexpr detail::element_type type_of =
     std::same_as<T, bf16>   ? detail::element_type::of_bf16
     : std::same_as<T, fp16> ? detail::element_type::of_fp16
                             : detail::element_type::of_float;
+
+}  // namespace detail
 
 /// Calls f(p). On the host f may be a lambda; the pragma suppresses nvcc's warning about that.
 #if defined(__CUDACC__)
@@ -273,12 +289,9 @@ class any_span {
   std::size_t size_ = 0;
 };
 
-}  // namespace detail
-
 /// True if T is any_element or const any_element.
 template <class T>
 inline constexpr bool is_any = std::same_as<std::remove_const_t<T>, any_element>;
-namespace detail {
 
 /// Pointer to elements of T: a T*, or an any_pointer.
 template <class T>

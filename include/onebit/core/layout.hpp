@@ -75,14 +75,14 @@ struct tiles_from {
   [[nodiscard]] ONEBIT_HD const tile& operator[](std::size_t i) const { return tiles[first + i]; }
 };
 
-}  // namespace detail
-
 /// Tiles of one chunk that share a scale in the server phase; in the worker phase part of `group`.
 struct segment {
   tile_range tiles;
   std::uint32_t chunk = 0;
   std::uint32_t group = 0;
 };
+
+}  // namespace detail
 
 /// Contiguous part of the axis that travels at once: one chunk for each rank.
 struct bucket {
@@ -149,7 +149,7 @@ class layout {
   /// Tiles of each tensor; none if the tensor is empty.
   [[nodiscard]] const std::vector<tile_range>& tensor_tiles() const { return tensors_; }
   /// Segments of all chunks, in order; in a chunk in the order of the scales in a message.
-  [[nodiscard]] const std::vector<segment>& segments() const { return segments_; }
+  [[nodiscard]] const std::vector<detail::segment>& segments() const { return segments_; }
   /// Worker-phase scale groups, each a contiguous range of tiles.
   [[nodiscard]] const std::vector<tile_range>& groups() const { return groups_; }
   /// Largest number of segments in a chunk: the number of scales in a slot.
@@ -174,7 +174,7 @@ class layout {
   std::vector<tile_range> chunk_segments_;
   std::vector<bucket> buckets_;
   std::vector<tile_range> tensors_;
-  std::vector<segment> segments_;
+  std::vector<detail::segment> segments_;
   std::vector<tile_range> groups_;
 };
 
@@ -280,6 +280,8 @@ class layout {
 /// Mbit/s (bench/network.sh). Smaller buckets cost latency; larger ones overlap less.
 inline constexpr std::size_t default_bucket_elements = std::size_t{1} << 20U;
 
+namespace detail {
+
 /// Returns the number of buckets of about `bucket_elements` elements; 0: one bucket for all
 /// elements. Throws invalid_input for more than 65536 buckets.
 [[nodiscard, gnu::cold]] inline int n_buckets(std::span<const std::size_t> sizes,
@@ -295,5 +297,7 @@ inline constexpr std::size_t default_bucket_elements = std::size_t{1} << 20U;
   }
   return buckets == 0 ? 1 : static_cast<int>(buckets);
 }
+
+}  // namespace detail
 
 }}  // namespace onebit

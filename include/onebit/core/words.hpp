@@ -48,8 +48,13 @@ inline constexpr std::size_t word_elements = 32;  ///< elements in a word
   return (n + word_elements - 1) / word_elements;
 }
 inline constexpr std::size_t tile_elements = 4096;  ///< largest number of elements in a tile
+inline constexpr std::size_t tile_words = tile_elements / word_elements;  ///< in words
+
+namespace detail {
+
 /// Number of tiles that a kernel call may hold as floats in memory shared by its lanes (48 KiB).
 inline constexpr std::uint32_t tile_buffers = 3;
-inline constexpr std::size_t tile_words = tile_elements / word_elements;  ///< in words
+
+}  // namespace detail
 
 }}  // namespace onebit

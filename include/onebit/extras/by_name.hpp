@@ -473,8 +473,8 @@ template <class P, class G, class T, class B = host>
                                                       const option_map& options,
                                                       const std::vector<param_group<P, G>>& groups,
                                                       T transport, B backend = B{}) {
-  check_transport<T>();
-  check_backend<B>();
+  detail::check_transport<T>();
+  detail::check_backend<B>();
   communicator comm(std::move(transport));
   const auto [o, all] = detail::collective_try(comm, [&] {
     const named_optimizer read = read_options(name, options);

@@ -335,7 +335,8 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
       const auto sums = text ? files::read_manifest(*text, step) : std::nullopt;
       n_files = sums ? sums->size() : 0;
       is_foreign = text && files::is_of_another_format(*text);
-      if (text) manifest = crc32c(text->data(), text->size()) + std::uint64_t{1};  // 0: absent
+      if (text)
+        manifest = detail::crc32c(text->data(), text->size()) + std::uint64_t{1};  // 0: absent
       whole = n_files > 0 && files::are_whole(directory, *sums, rank, n_ranks) ? 1 : 0;
     });
     for (std::size_t r = 0; r < looked.size(); ++r) {

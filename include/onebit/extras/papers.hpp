@@ -54,7 +54,7 @@ struct lamb_options {
 inline void validate(const lamb_options& o) {
   constexpr const char* name = "papers::lamb_options";
   detail::validate_lamb(name, o);
-  validate_range(name, "factor_min", o.factor_min, "factor_max", o.factor_max);
+  detail::validate_range(name, "factor_min", o.factor_min, "factor_max", o.factor_max);
   if (!(o.coeff_beta >= 0 && o.coeff_beta < 1)) {
     throw invalid_input(
         detail::error_text(name, ": coeff_beta is ", o.coeff_beta, ", must be in [0, 1)"));

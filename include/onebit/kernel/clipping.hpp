@@ -21,9 +21,7 @@
 /// that averaged. If the norms of ranks differ permanently, and most steps are clipped, ranks then
 /// have other weights than with a clip of the mean. In steps without an average, a largest norm
 /// costs a pass over the own gradients, 4 bytes per element.
-namespace onebit { inline namespace v0_3 {
-
-namespace detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// n floats that lie `stride` bytes apart.
 struct strided_floats {
@@ -48,13 +46,9 @@ struct strided_floats {
   }
 };
 
-}  // namespace detail
-
 [[nodiscard]] inline detail::strided_floats floats_of(const float* first, std::size_t n) {
   return {reinterpret_cast<const std::byte*>(first), sizeof(float), static_cast<std::uint32_t>(n)};
 }
-
-namespace detail {
 
 /// Returns the factor that clips a gradient with this norm. Source: torch.nn.utils.clip_grad_norm_.
 ONEBIT_HD float clip_factor(float norm, float largest) {

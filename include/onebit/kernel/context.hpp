@@ -21,10 +21,6 @@ namespace onebit { inline namespace v0_3 {
 
 namespace detail {
 struct tensor_scalars;  // kernel/moments.hpp
-}  // namespace detail
-
-namespace detail {
-
 /// Kernel-side view of one tensor: raw pointers and the options of its group.
 template <class P, class G>
 struct tensor_entry {
@@ -123,7 +119,7 @@ struct parameters_of {
         master(tensor.master == nullptr ? nullptr : tensor.master + t.offset),
         n(t.n),
         stochastic(tensor.stochastic_rounding && now != nullptr),
-        key(stochastic ? mixed(now->given.number + 1) + static_cast<std::uint32_t>(t.word * 32)
+        key(stochastic ? detail::mixed(now->given.number + 1) + static_cast<std::uint32_t>(t.word * 32)
                        : 0) {}
 
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return load(k); }
@@ -255,7 +251,7 @@ struct double_buffer {
   buffer_of<B, T> current, next;
 
   /// Ends the step for this buffer. Returns the kernel calls that the caller must launch, if any.
-  [[nodiscard]] calls<detail::unless_skipped<detail::copy_kernel>> commit(const step_scalars* now) {
+  [[nodiscard]] detail::calls<detail::unless_skipped<detail::copy_kernel>> commit(const step_scalars* now) {
     const bool both = current.size() > 0 && next.size() > 0;
     const detail::copy_kernel copy{next.data(), current.data(), current.bytes() / 4};
     const step_scalars* const seen = host_view<B>(now);
@@ -292,7 +288,11 @@ struct initial_momentum {
       nullptr;  ///< own_beta1 by tensor, a second factor; null: 1
 };
 
+namespace detail {
+
 inline constexpr std::size_t step_tables_sums = 3;  ///< arrays of step_tables::sums
+
+}  // namespace detail
 
 /// Kernel-side view of the trainer's tensors on the flat axis, cut into tiles, and of the step in
 /// progress. The pointers point into the backend's memory.

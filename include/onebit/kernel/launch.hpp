@@ -171,6 +171,8 @@ ONEBIT_HD void add_squares(Sum& sum, const typename L::value& v) {
   }
 }
 
+namespace detail {
+
 /// Calls kernel(L{}, i). If L declares `at_once`, a TileKernel gets lanes for `at_once` words
 /// instead, for tiles that consist of whole words, their number a multiple of `at_once`.
 template <class L, class Kernel>
@@ -183,7 +185,11 @@ ONEBIT_HD void run_wide(const Kernel& kernel, std::size_t i) {
   kernel(L{}, i);
 }
 
+}  // namespace detail
+
 // Kernels in one launch: on a device a launch costs as much as a pass over a megabyte.
+
+namespace detail {
 
 /// n calls of a kernel, as a part of a launch.
 template <class Kernel>
@@ -193,8 +199,6 @@ struct calls {
 };
 template <class Kernel>
 calls(Kernel, std::size_t) -> calls<Kernel>;
-
-namespace detail {
 
 template <class... Parts>
 struct side_by_side {
@@ -219,8 +223,6 @@ template <class Kernel, class... Rest>
   return {first, abreast(rest...)};
 }
 
-}  // namespace detail
-
 /// Runs kernels that do not depend on each other. On a deferred backend one launch runs them all.
 template <class B, class... Kernels>
 void launch_together(B& backend, const calls<Kernels>&... parts) {
@@ -230,8 +232,6 @@ void launch_together(B& backend, const calls<Kernels>&... parts) {
     (backend.launch(parts.n, parts.kernel), ...);
   }
 }
-
-namespace detail {
 
 /// Kernel whose call i runs call i of `first`, then call i of `second`.
 template <class First, class Second>
@@ -284,8 +284,6 @@ struct then_once {
   }
 };
 
-}  // namespace detail
-
 /// Runs all calls of `each`, then one call of `after`. On a deferred backend this is one launch.
 template <class B, class Each, class After>
 void launch_then_once(B& backend, const calls<Each>& each, const After& after,
@@ -298,5 +296,7 @@ void launch_then_once(B& backend, const calls<Each>& each, const After& after,
     backend.launch(1, after);
   }
 }
+
+}  // namespace detail
 
 }}  // namespace onebit

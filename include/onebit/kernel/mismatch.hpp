@@ -9,9 +9,7 @@
 #include <string>
 
 /// The host's reading of a step's scalars: which rank is out of step, and what to do about it.
-namespace onebit { inline namespace v0_3 {
-
-namespace detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Describes a message_tag for error messages.
 [[nodiscard, gnu::cold]] inline std::string to_string_of_tag(std::uint32_t tag) {
@@ -84,8 +82,6 @@ namespace detail {
       where));
 }
 
-}  // namespace detail
-
 /// Fetches the step's scalars to the host; waits for all launched kernels. Clears mismatched_rank
 /// and `written` in the backend's memory, so that each is reported once.
 template <class B>
@@ -99,6 +95,7 @@ template <class B>
   }
   return s;
 }
+
 /// Calls take_mismatch, and throws rank_mismatch if a rank was out of step, or invalid_input if
 /// the trainer has written to parameters after a local step.
 template <class B>
@@ -109,5 +106,7 @@ template <class B>
   if (s.verdict.mismatched_rank != 0) detail::throw_odd_rank(s, where);
   return s;
 }
+
+}  // namespace detail
 
 }}  // namespace onebit

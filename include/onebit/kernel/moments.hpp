@@ -68,16 +68,12 @@ struct moments_constants {
   }
 };
 
-}  // namespace detail
-
 /// Computes the constants from betas and eps.
 ONEBIT_HD detail::moments_constants make_moments(const moments& betas) {
   return {static_cast<float>(betas.beta1), static_cast<float>(1 - betas.beta1),
           static_cast<float>(betas.beta2), static_cast<float>(1 - betas.beta2),
           static_cast<float>(betas.eps)};
 }
-
-namespace detail {
 
 /// Options of a tensor for one step, as the host sets them.
 struct tensor_options {

@@ -137,9 +137,9 @@ struct memory_view : std::span<T> {
 /// of 0/1 Adam parameters must not be written: the next exchange throws on all ranks.)
 template <class P = float, class G = P>
 struct tensor {
-  std::conditional_t<is_any<P>, detail::any_span, detail::memory_view<P>>
+  std::conditional_t<detail::is_any<P>, detail::any_span, detail::memory_view<P>>
       params;  ///< updated by each step
-  std::conditional_t<is_any<G>, detail::any_span, detail::memory_view<G>>
+  std::conditional_t<detail::is_any<G>, detail::any_span, detail::memory_view<G>>
       grads;                            ///< gradients of this rank, read by each step
   detail::memory_view<float> master{};  ///< float copy of params, or empty; see above
 };

@@ -79,8 +79,12 @@ struct step_scalars {
   detail::step_counts counts{};
 };
 
+namespace detail {
+
 /// Modulus of the step number in a status: 31 bits.
 inline constexpr std::uint64_t status_steps = std::uint64_t{1} << 31U;
+
+}  // namespace detail
 
 /// Bits of a slot's tag: the bucket below from_server, two flags, and the optimizer's number.
 namespace message_tag {
@@ -183,16 +187,24 @@ enum class outcome : std::uint8_t {
   pending  ///< not known yet, on a deferred backend
 };
 
+namespace detail {
+
 /// Returns the outcome of a step from its scalars.
 [[nodiscard]] inline outcome outcome_of(const step_scalars& now) {
   return now.verdict.skip != 0 ? outcome::skipped : outcome::kept;
 }
+
+}  // namespace detail
 /// Returns the norm of the mean gradient, or an estimate from this rank's (report::gradient_norm);
+namespace detail {
+
 /// negative: not known.
 [[nodiscard]] inline float gradient_norm_of(const step_scalars& now) {
   if (now.verdict.skip != 0) return -1;
   if (now.norms.mean >= 0 || now.norms.own < 0) return now.norms.mean;
   return now.norms.own_over_mean > 0 ? now.norms.own / now.norms.own_over_mean : now.norms.own;
 }
+
+}  // namespace detail
 
 }}  // namespace onebit

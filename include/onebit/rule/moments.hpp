@@ -76,6 +76,8 @@ inline void validate(const direction_options& o) {
   detail::validate_bound("options", "max_step", o.max_step, "no bound");
 }
 
+namespace detail {
+
 /// Throws invalid_input unless 0 < low <= high, both finite as floats.
 inline void validate_range(const char* options, const char* betas, double low, const char* and_of,
                            double high) {
@@ -89,6 +91,8 @@ inline void validate_range(const char* options, const char* betas, double low, c
 [[nodiscard]] inline float bound_of(double max_step) {
   return max_step > 0 ? static_cast<float>(max_step) : (std::numeric_limits<float>::max)();
 }
+
+}  // namespace detail
 
 /// Base of rules that keep m, and v unless `keeps_v` is false, on the flat axis: 4 bytes per
 /// element each. `Options` has beta1, beta2, eps and max_grad_norm.

@@ -446,7 +446,7 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   template <class View, class P, class G>
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
     update_variance(gradient, at);
-    step<false>(gradient, at, bound_of(0));
+    step<false>(gradient, at, detail::bound_of(0));
   }
   /// Returns the message that adds a step to the sum that is exchanged.
   template <class View, class P, class G>
@@ -459,7 +459,7 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   /// leaves its gradient out, since other ranks do not learn of it.
   template <class P, class G>
   void local_step(const step_plan& plan, const step_context<B, P, G>& at) {
-    step<true>(base::gradient(at), at, bound_of(base::directions_.max_step));
+    step<true>(base::gradient(at), at, detail::bound_of(base::directions_.max_step));
     if (base::update_takes_squares())
       at.launch(detail::take_squares_kernel<P, G>{at, base::units()});
     const auto add = sum_of_rates(at, false);

@@ -10,8 +10,12 @@
 /// Schedules without options: always dense, always compressed, or a function of the user.
 namespace onebit { inline namespace v0_3 {
 
+namespace detail {
+
 /// Least gap between averages, in steps, for which to free their memory: allocating costs a pass.
 inline constexpr std::uint64_t long_gap = 16;
+
+}  // namespace detail
 
 /// Averages gradients in every step and never exchanges: the schedule of uncompressed baselines.
 struct always_dense : schedule_defaults {

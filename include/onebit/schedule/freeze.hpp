@@ -75,7 +75,7 @@ class freeze : public schedule_defaults {
     const bool refresh = gaps_.refreshes > 0 && step >= next_refresh_ && next_refresh_ > 0;
     return {.average = refresh,
             .exchange = true,
-            .frees_averages = refresh && gaps_.gap_after(step) >= long_gap};
+            .frees_averages = refresh && gaps_.gap_after(step) >= detail::long_gap};
   }
   /// Computes the step of the next refresh.
   void done(std::uint64_t step, float) {

@@ -79,7 +79,7 @@ class intervals : public schedule_defaults {
     return {.average = average,
             .exchange = extra || step % interval(step, lr) == 0,
             .next_needs_outcome = lacking_ > 0 && stops,
-            .frees_averages = stops || (average && gap(step) >= long_gap)};
+            .frees_averages = stops || (average && gap(step) >= detail::long_gap)};
   }
   /// Computes the step of the next average, and the peak of the learning rate.
   void done(std::uint64_t step, float lr) {

@@ -145,8 +145,6 @@ concept Archived = requires(E e, const E fixed, any_archive a, resume_with with)
   }
 }
 
-}  // namespace detail
-
 /// Writes what this rank needs to go on. Throws checkpoint_error.
 template <detail::Archived E>
 [[gnu::cold]] void save_checkpoint(E& e, std::ostream& out,
@@ -156,6 +154,7 @@ template <detail::Archived E>
     e.archive(a);
   });
 }
+
 /// Loads into e what this rank saved. `header()` returns the header to match; `refusal`: why
 /// this rank must not load now, or empty. Collective: throws checkpoint_error on all ranks if one
 /// fails; then nothing has changed.
@@ -185,6 +184,8 @@ template <detail::Archived E, class Header>
   e.adopt();
   e.restore_options(with);
 }
+
+}  // namespace detail
 
 // -- with another number of ranks -----------------------------------------------------------------
 
@@ -460,8 +461,6 @@ class old_job {
 /// Access to the files of an old job: calls `read` with the checkpoint of rank r.
 using old_files = function_ref<void(std::size_t r, function_ref<void(std::istream&)> read)>;
 
-}  // namespace detail
-
 /// Loads the checkpoints of an old job with `n_ranks` ranks into engine e; the rest as
 /// load_checkpoint. Collective: throws checkpoint_error on all ranks if one fails; then nothing has
 /// changed.
@@ -488,5 +487,7 @@ template <class E, class Header>
   detail::agree_on_checkpoint(e.comm, failure, old ? old->step() : 0, old ? old->scalars() : 0);
   old->adopt();
 }
+
+}  // namespace detail
 
 }}  // namespace onebit

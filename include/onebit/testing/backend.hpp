@@ -96,7 +96,7 @@ void check_mean(B& backend, const C& codec, int n_ranks) {
   const std::vector<std::size_t> sizes = {4096, 4096 + 384, 1000, 40};
   const onebit::layout axis(sizes, 1, onebit::granularity::layer());
   std::vector<std::uint64_t> offsets;
-  const onebit::detail::slot_format format = onebit::make_slot_format(codec, axis, offsets);
+  const onebit::detail::slot_format format = onebit::detail::make_slot_format(codec, axis, offsets);
   const auto n = static_cast<std::size_t>(n_ranks);
   const auto any = [](std::size_t r, std::uint64_t what, std::size_t i) {
     return (r + i) % 3 == 0 ? (i % 2 == 0 ? 0.0F : -0.0F) : noise(2, r, what, i);
@@ -194,9 +194,9 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
     auto few = backend.template make_buffer<std::uint32_t>(n + 1);
     auto many = backend.template make_buffer<std::uint32_t>(5000);
     using backend_suite::count_calls;
-    onebit::launch_together(backend, onebit::calls{count_calls{few.data()}, n},
-                            onebit::calls{count_calls{many.data()}, std::size_t{5000}},
-                            onebit::calls{count_calls{few.data() + n}, std::size_t{1}});
+    onebit::detail::launch_together(backend, onebit::detail::calls{count_calls{few.data()}, n},
+                            onebit::detail::calls{count_calls{many.data()}, std::size_t{5000}},
+                            onebit::detail::calls{count_calls{few.data() + n}, std::size_t{1}});
     CHECK(downloaded(backend, few) == std::vector<std::uint32_t>(n + 1, 1));
     CHECK(downloaded(backend, many) == std::vector<std::uint32_t>(5000, 1));
 
@@ -204,15 +204,15 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
     auto n_ended = backend.template make_buffer<std::uint32_t>(1);
     auto total = backend.template make_buffer<std::uint64_t>(1);
     for (std::uint64_t times = 1; times <= 3; ++times) {
-      onebit::launch_then_once(backend, onebit::calls{backend_suite::raise_each{flags.data()}, n},
-                               backend_suite::count_raised{flags.data(), n, total.data()},
-                               n_ended.data());
+      onebit::detail::launch_then_once(
+          backend, onebit::detail::calls{backend_suite::raise_each{flags.data()}, n},
+          backend_suite::count_raised{flags.data(), n, total.data()}, n_ended.data());
       CHECK(downloaded(backend, total).front() == times * n);
       CHECK(downloaded(backend, n_ended).front() == 0);
     }
     // the same as a single kernel, as devices run it
     const onebit::detail::then_once<backend_suite::raise_each, backend_suite::count_raised> both{
-        onebit::calls{backend_suite::raise_each{flags.data()}, n},
+        onebit::detail::calls{backend_suite::raise_each{flags.data()}, n},
         backend_suite::count_raised{flags.data(), n, total.data()}, n_ended.data()};
     backend.launch(both.launches(), both);
     CHECK(downloaded(backend, total).front() == 4 * n);

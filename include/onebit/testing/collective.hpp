@@ -296,7 +296,7 @@ template <onebit::dense_sum Sum>
 struct dense_model {
   static auto make(const onebit::communicator& w, onebit::host backend,
                    const std::vector<std::size_t>& sizes) {
-    return onebit::dense_average<onebit::host>(Sum, w, backend, sizes);
+    return onebit::detail::dense_average<onebit::host>(Sum, w, backend, sizes);
   }
 };
 

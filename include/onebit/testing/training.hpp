@@ -78,7 +78,7 @@ class training {
   }
 
   [[nodiscard]] std::uint64_t digest() const {
-    onebit::digest d;
+    onebit::detail::digest d;
     for (const auto& p : params) d.add(p.data(), p.size() * sizeof(float));
     return d.value();
   }
