@@ -67,6 +67,10 @@ float naive(std::size_t op, float a, float b, float c, bool bit) {
       return twice_rounded(a, b, -c);
     case op_sub_mul:
       return twice_rounded(-a, b, c);
+    case op_over_root: {
+      const volatile float root = std::sqrt(std::fabs(a)), d = root + 1e-8F;
+      return b / d;
+    }
     case op_dot:
       return twice_rounded(a, b, twice_rounded(c, b, twice_rounded(a, b, c)));
     default:

@@ -3,6 +3,12 @@
 
 // The lanes and the manners of a CUDA backend, emulated: every bit is compared, no GPU is needed.
 
+#include <array>
+#include <bit>
+#include <cfloat>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <onebit/testing/backend.hpp>
 #include <onebit/testing/lanes.hpp>
 #include <stdexcept>
@@ -57,6 +63,45 @@ struct read_modify_write {
 };
 
 }  // namespace
+
+TEST_CASE("warp lanes: roots and quotients from estimates are right [over_roots]") {
+  using lanes = onebit::detail::warp_lanes<emulated_warp>;
+  const auto check = [](const std::array<float, 4>& g, const std::array<float, 4>& x, float eps) {
+    float to[4];
+    const float given_g[4] = {g[0], g[1], g[2], g[3]}, given_x[4] = {x[0], x[1], x[2], x[3]};
+    lanes::over_roots<4>(to, given_g, given_x, eps);
+    for (std::size_t j = 0; j < 4; ++j) {
+      const float right = g[j] / (std::sqrt(x[j]) + eps);
+      const bool same = std::isnan(right) ? std::isnan(to[j])
+                                          : std::bit_cast<std::uint32_t>(to[j]) ==
+                                                std::bit_cast<std::uint32_t>(right);
+      if (!same) FAIL_CHECK(g[j] << " / (sqrt(" << x[j] << ") + " << eps << ") is " << to[j]);
+    }
+  };
+  // roots: mantissas of both parities of the exponent, from end to end; eps 0 leaves them as they
+  // are
+  std::uint32_t h = 1;
+  for (std::uint32_t m = 0; m < 1U << 24U; m += 37) {
+    std::array<float, 4> g, x;
+    for (std::uint32_t j = 0; j < 4; ++j) {
+      h = h * 1664525U + 1013904223U;
+      x[j] = std::bit_cast<float>((126U << 23U) + m + j * 9);
+      g[j] = std::bit_cast<float>((127U << 23U | h >> 9U) ^ (h & 1U) << 31U);
+    }
+    check(g, x, m % 2 == 0 ? 0.0F : 1e-8F);
+  }
+  // zero, tiny, huge, infinite, not a number, alone among usual ones and in all places
+  const float odd[] = {0.0F,     -0.0F,   0x1p-149F, 0x1p-126F, 0x1p-101F, 0x1p-100F, 0x1p-61F,
+                       0x1p-60F, 0x1p60F, 0x1p61F,   0x1p127F,  FLT_MAX,   INFINITY,  NAN};
+  for (const float a : odd) {
+    for (const float b : odd) {
+      check({a, 1.5F, -2.5F, 3}, {std::fabs(b), 2, 3, 5}, 1e-8F);
+      check({1.5F, -a, 2.5F, 3}, {2, 3, 5, std::fabs(b)}, 1e-30F);
+      check({a, -a, a, b}, {std::fabs(b), std::fabs(b), std::fabs(a), 1}, 1e-8F);
+      check({1, 2, 3, a}, {2, 3, 5, 7}, std::isnormal(b) ? std::fabs(b) : 1e-3F);
+    }
+  }
+}
 
 TEST_CASE("emulated: nothing has run when launch returns") {
   const emulated backend;

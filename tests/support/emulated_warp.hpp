@@ -302,6 +302,10 @@ struct emulated_warp {
   }
   static float div(float a, float b) { return a / b; }
   static float sqrt(float a) { return std::sqrt(a); }
+  static float about_reciprocal(float a) { return 1 / a; }
+  static float about_reciprocal_root(float a) {
+    return static_cast<float>(1 / std::sqrt(static_cast<double>(a)));
+  }
   static float fma(float a, float b, float c) { return std::fma(a, b, c); }
   static std::uint32_t count(std::uint32_t word) {
     return static_cast<std::uint32_t>(std::popcount(word));

@@ -105,6 +105,7 @@ namespace onebit { inline namespace v0_3 { namespace detail {
 ///     tile(i)                  pointer to 4096 floats shared by the lanes; i < 3
 ///     arrive(count)            adds 1 per warp, acquire-release; returns the previous count
 ///     add sub mul div sqrt fma of floats; count(word): number of bits; raise(flag): sets it to 1
+///     about_reciprocal(x), about_reciprocal_root(x)   a device's estimates of 1 / x, 1 / sqrt(x)
 ///
 /// Scalars (results of `fold`, `sum`, ...) and `bits` are the same in all lanes.
 template <class Warp>
@@ -235,6 +236,37 @@ struct warp_lanes {
   }
   ONEBIT_HD static value with_sign_of(value a, value s) { return a >= 0.0F ? s : minus(s); }
   ONEBIT_HD static value keep(bits b, value v) { return mine(b) != 0 ? v : 0.0F; }
+
+  /// Returns g / (sqrt(x) + eps) of N words; each operation rounds as `div`, `add` and `sqrt` do.
+  ///
+  /// A device makes roots and quotients from estimates, which is right unless a number is zero,
+  /// tiny or huge. nvcc asks whether it is at each root and each quotient, so that no two of them
+  /// overlap. Here one question for all of them comes first. The steps are those that nvcc 13.0
+  /// makes of sqrt.rn and div.rn on each architecture from sm_75 to sm_121.
+  template <unsigned N>
+  ONEBIT_HD static void over_roots(value (&to)[N], const value (&g)[N], const value (&x)[N],
+                                   float eps) {
+    float least_x = x[0], least_g = std::fabs(g[0]), most = fmaxf(x[0], least_g);
+    for (unsigned j = 1; j < N; ++j) {
+      least_x = fminf(least_x, x[j]);
+      least_g = fminf(least_g, std::fabs(g[j]));
+      most = fmaxf(most, fmaxf(x[j], std::fabs(g[j])));
+    }
+    const bool usual = least_x >= 0x1p-100F && least_g >= 0x1p-60F && most <= 0x1p60F;
+    if (!usual || eps > 0x1p30F) {
+      for (unsigned j = 0; j < N; ++j) to[j] = div(g[j], add(sqrt(x[j]), eps));
+      return;
+    }
+    for (unsigned j = 0; j < N; ++j) {
+      const float estimate = Warp::about_reciprocal_root(x[j]);
+      const float about = mul(x[j], estimate), half = mul(estimate, 0.5F);
+      const float root = fma(fma(-about, about, x[j]), half, about);
+      const float d = add(root, eps), guess = Warp::about_reciprocal(d);
+      const float inverse = fma(guess, fma(-d, guess, 1.0F), guess);
+      const float quotient = mul(g[j], inverse);
+      to[j] = fma(inverse, fma(-d, quotient, g[j]), quotient);
+    }
+  }
 
   ONEBIT_HD static float fold(value v) {
     for (std::uint32_t half = 16; half > 0; half /= 2) {

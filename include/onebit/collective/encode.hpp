@@ -124,7 +124,7 @@ struct carried_field {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {residual.template at<L>(t, index), active, t.word};
+    return {residual.template at<L>(t, index), active.template of_tile<L>(t), t.word};
   }
 };
 
@@ -202,6 +202,7 @@ struct encode_kernel {
     const auto message = produce.template at<L>(t, index);
     const auto state = feedback.template at<L>(t, index);
     std::byte* out = to.of(t, index);
+    const active_mask mask = active.template of_tile<L>(t);
     const std::uint32_t n_words = t.n_words();
     auto sum = word_lanes::set(0.0F), check = sum;
     if constexpr (WordCompressor<C>) {
@@ -213,19 +214,19 @@ struct encode_kernel {
       for (std::uint32_t k = 0; k < n_words; k += L::words) {
         const auto old = several ? ahead : state.load(k);
         if (several && k + L::words < n_words) ahead = state.load(k + L::words);
-        const auto e = detail::carried<L>(active, t.word + k, old, state);
+        const auto e = detail::carried<L>(mask, t.word + k, old, state);
         const auto y = message(k, e);
         state.replace(k, old, y);
         detail::encode_words<L>(own, out + k * own.word_bytes,
-                                active.template keep<L>(t.word + k, y, check), sum,
+                                mask.template keep<L>(t.word + k, y, check), sum,
                                 key + static_cast<std::uint32_t>(t.word + k) * 32);
       }
     } else {
       detail::tile_values<L> values(tile_buffer::work);
       for (std::uint32_t k = 0; k < n_words; ++k) {
         const auto old = state.load(k);
-        const auto e = detail::carried<L>(active, t.word + k, old, state);
-        const auto y = active.template keep<L>(t.word + k, message(k, e), check);
+        const auto e = detail::carried<L>(mask, t.word + k, old, state);
+        const auto y = mask.template keep<L>(t.word + k, message(k, e), check);
         L::store(values.data() + 32 * k, y);
         sum = L::fma(y, L::set(0.0F), sum);  // NaN if a value is not finite
       }
@@ -234,10 +235,10 @@ struct encode_kernel {
       state.begin();
       for (std::uint32_t k = 0; k < n_words; ++k) {  // makes the same message again
         const auto old = state.load(k);
-        const auto e = detail::carried<L>(active, t.word + k, old, state);
+        const auto e = detail::carried<L>(mask, t.word + k, old, state);
         const auto y = message(k, e);
         const auto lost = L::sub(y, L::load(values.data() + 32 * k));
-        state.replace(k, old, active.template select<L>(t.word + k, lost, y));
+        state.replace(k, old, mask.template select<L>(t.word + k, lost, y));
       }
     }
     L::store_scalar(sums + index, word_lanes::fold(word_lanes::add(sum, check)));
@@ -305,9 +306,10 @@ struct compensate_kernel {
     if constexpr (requires { message.kept; }) message.kept = true;
     const auto old = residual.template at<L>(t, index);
     const auto place = residual.compensated.template at<L>(t);
+    const active_mask mask = active.template of_tile<L>(t);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto y = place.load(k);
-      place.store(k, message(k, detail::carried<L>(active, t.word + k, y, old)));
+      place.store(k, message(k, detail::carried<L>(mask, t.word + k, y, old)));
     }
   }
 };
@@ -331,6 +333,7 @@ struct server_residual_kernel {
     const auto message = produce.template at<L>(t, index);
     const auto value = latest.template at<L>(t, index);
     const auto e = residual.from<L>(format.server_word(t));
+    const active_mask mask = active.template of_tile<L>(t);
     const std::uint32_t n_words = t.n_words();
     constexpr bool several = L::words > 1;  // as in encode_kernel
     auto held = several ? e.load(0) : L::set(0.0F), received = several ? value(0) : held;
@@ -340,7 +343,7 @@ struct server_residual_kernel {
         held = e.load(k + L::words);
         received = value(k + L::words);
       }
-      e.store(k, active.template keep<L>(t.word + k, L::sub(message(k, old), came)));
+      e.store(k, mask.template keep<L>(t.word + k, L::sub(message(k, old), came)));
     }
   }
 };

@@ -276,7 +276,8 @@ class sender : public detail::encoder<C, B> {
     } else {
       const detail::take_back_kernel<Undo> back{t.undo,        tiles_.data(), compensated(),
                                                 saved_.data(), t.now,         axis_.tiles().size()};
-      detail::launch_together(backend_, others..., detail::calls{back, back.launches()}, scales_.commit(t.now));
+      detail::launch_together(backend_, others..., detail::calls{back, back.launches()},
+                              scales_.commit(t.now));
     }
   }
 
@@ -379,9 +380,10 @@ class server {
                                               const exchange_args<Undo>& t) {
     using kernel = detail::server_residual_kernel<Mean, gathered_view<C>>;
     const tile_range own = s.axis().chunk_tiles(chunk);
-    return detail::calls{detail::unless_skipped<kernel>{
-                     {mean, latest, t.active, {s.tiles(), own.begin}, mean.format, words()}, t.now},
-                 std::size_t{own.end - own.begin}};
+    return detail::calls{
+        detail::unless_skipped<kernel>{
+            {mean, latest, t.active, {s.tiles(), own.begin}, mean.format, words()}, t.now},
+        std::size_t{own.end - own.begin}};
   }
   /// Residual by element, chunk after chunk.
   [[nodiscard]] const residual_buffer& residual() const { return residual_; }

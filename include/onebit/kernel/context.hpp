@@ -119,8 +119,9 @@ struct parameters_of {
         master(tensor.master == nullptr ? nullptr : tensor.master + t.offset),
         n(t.n),
         stochastic(tensor.stochastic_rounding && now != nullptr),
-        key(stochastic ? detail::mixed(now->given.number + 1) + static_cast<std::uint32_t>(t.word * 32)
-                       : 0) {}
+        key(stochastic
+                ? detail::mixed(now->given.number + 1) + static_cast<std::uint32_t>(t.word * 32)
+                : 0) {}
 
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return load(k); }
   ONEBIT_HD typename L::value load(std::uint32_t k) const {
@@ -205,6 +206,21 @@ struct gradients_of {
 struct active_mask {
   const std::uint32_t* words = nullptr;
 
+  /// Returns the mask for the words of one tile: null if all its elements are active, as in most
+  /// tiles. That saves a load and a test per word. All lanes of a warp must call it together.
+  template <class L>
+  [[nodiscard]] ONEBIT_HD active_mask of_tile(const tile& t) const {
+    using word_lanes = detail::one_word<L>;
+    if (words == nullptr) return {};
+    std::uint32_t missing = 0;
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1  // four rounds at most
+#endif
+    for (std::uint32_t k = word_lanes::own_index(); k < t.n_words(); k += word_lanes::n_indices()) {
+      missing |= ~words[t.word + k];
+    }
+    return word_lanes::any(missing != 0) ? *this : active_mask{};
+  }
   /// Returns v with inactive elements set to 0. A non-finite inactive element makes `check` NaN.
   template <class L>
   ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v,
@@ -251,7 +267,8 @@ struct double_buffer {
   buffer_of<B, T> current, next;
 
   /// Ends the step for this buffer. Returns the kernel calls that the caller must launch, if any.
-  [[nodiscard]] detail::calls<detail::unless_skipped<detail::copy_kernel>> commit(const step_scalars* now) {
+  [[nodiscard]] detail::calls<detail::unless_skipped<detail::copy_kernel>> commit(
+      const step_scalars* now) {
     const bool both = current.size() > 0 && next.size() > 0;
     const detail::copy_kernel copy{next.data(), current.data(), current.bytes() / 4};
     const step_scalars* const seen = host_view<B>(now);

@@ -111,6 +111,12 @@ struct wide_lanes {
   ONEBIT_OF_EACH(with_sign_of)
   ONEBIT_OF_EACH(keep)
 #undef ONEBIT_OF_EACH
+  /// Returns g / (sqrt(x) + eps).
+  ONEBIT_HD static value over_root(const value& g, const value& x, float eps) {
+    value r;
+    L::template over_roots<N>(r.word, g.word, x.word, eps);
+    return r;
+  }
   ONEBIT_HD static bits not_negative(const value& v) {
     bits r;
     for (unsigned j = 0; j < N; ++j) r.word[j] = L::not_negative(v.word[j]);
@@ -155,6 +161,17 @@ ONEBIT_HD auto& word_of(Value& v, [[maybe_unused]] unsigned j) {
     return v;
   } else {
     return v.word[j];
+  }
+}
+
+/// Returns g / (sqrt(x) + eps), each operation rounded.
+template <class L>
+ONEBIT_HD typename L::value over_root(const typename L::value& g, const typename L::value& x,
+                                      float eps) {
+  if constexpr (L::words > 1) {
+    return L::over_root(g, x, eps);
+  } else {
+    return L::div(g, L::add(L::sqrt(x), L::set(eps)));
   }
 }
 

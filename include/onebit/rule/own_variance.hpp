@@ -83,7 +83,7 @@ struct direction_units {
             L::fma(L::mul(g, L::set(weight * correction)), g,
                    L::mul(L::load_squares(since + 32 * k), L::set(beta2 * correction)));
         const auto corrected = L::fma(v(k), L::set(next_decay * correction), squares);
-        return L::div(g, L::add(L::sqrt(corrected), L::set(eps)));
+        return over_root<L>(g, corrected, eps);
       }
       if (divisor == nullptr) return g;
       return L::mul(g, L::load(static_cast<const float*>(divisor) + 32 * k));

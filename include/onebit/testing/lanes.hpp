@@ -6,10 +6,12 @@
 // lanes, bit for bit, in all edge cases. All run in launched kernels: compilers decide by function
 // and instruction set whether to fuse multiply-adds, so calls from other code would prove nothing.
 
+#include <bit>
 #include <cmath>
 #include <initializer_list>
 #include <limits>
 #include <onebit/core/element_types.hpp>
+#include <onebit/kernel/launch.hpp>
 #include <onebit/testing/buffers.hpp>
 #include <onebit/testing/values.hpp>
 #include <tuple>
@@ -96,6 +98,7 @@ enum operation : std::size_t {
   op_power,
   op_digest,
   op_dot,  // a loop of add(sum, mul(a, b)) over three products
+  op_over_root,
   n_operations
 };
 inline constexpr const char* names[n_operations] = {"set",           "load",
@@ -108,7 +111,8 @@ inline constexpr const char* names[n_operations] = {"set",           "load",
                                                     "add(c, mul)",   "sub(mul, c)",
                                                     "sub(c, mul)",   "stochastic_bf16",
                                                     "store_squares", "stochastic_power_of_two",
-                                                    "digest",        "sum of products"};
+                                                    "digest",        "sum of products",
+                                                    "over_root"};
 
 struct every_operation {
   const float *a, *b, *c;
@@ -122,6 +126,22 @@ struct every_operation {
   template <class L>
   ONEBIT_HD void put(std::size_t op, std::size_t w, const typename L::value& v) const {
     L::store(out + (op * n_words + w) * 32, v);
+  }
+  /// b / (sqrt(|a|) + 1e-8) of a word; where lanes go several words at a time, in one call with the
+  /// words that follow, from the first one again after the last.
+  template <class L>
+  ONEBIT_HD typename L::value over_root_of(std::size_t w) const {
+    if constexpr (requires { L::at_once; }) {
+      using wide = onebit::detail::wide_lanes<L, L::at_once>;
+      typename wide::value g, x;
+      for (unsigned j = 0; j < L::at_once; ++j) {
+        g.word[j] = L::load(b + 32 * ((w + j) % n_words));
+        x.word[j] = L::abs(L::load(a + 32 * ((w + j) % n_words)));
+      }
+      return wide::over_root(g, x, 1e-8F).word[0];
+    } else {
+      return onebit::over_root<L>(L::load(b + 32 * w), L::abs(L::load(a + 32 * w)), 1e-8F);
+    }
   }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t w) const {
@@ -152,6 +172,7 @@ struct every_operation {
     auto sum = z;
     for (int i = 0; i < 3; ++i) sum = L::add(sum, L::mul(i == 1 ? z : x, y));
     put<L>(op_dot, w, sum);
+    put<L>(op_over_root, w, over_root_of<L>(w));
 
     L::store_bits(bits_out + w, L::not_negative(x));
     L::store_bits(bits_out + n_words + w, L::positive(x));
@@ -183,6 +204,45 @@ results run(B backend, const inputs& in) {
   backend.launch(n, every_operation{a.data(), b.data(), c.data(), bits.data(), n, out.data(),
                                     squares.data(), bits_out.data(), scalars.data()});
   return {downloaded(backend, out), downloaded(backend, scalars), downloaded(backend, bits_out)};
+}
+
+/// b / (sqrt(a) + eps), several words at a time where lanes do so.
+struct many_over_roots {
+  const float *a, *b;
+  float* out;
+  float eps;
+  static constexpr std::size_t words_each = 4;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const std::size_t first = words_each * 32 * i;
+    if constexpr (requires { L::at_once; }) {
+      using wide = onebit::detail::wide_lanes<L, words_each>;
+      wide::store(out + first, wide::over_root(wide::load(b + first), wide::load(a + first), eps));
+    } else {
+      for (std::size_t k = first; k < first + words_each * 32; k += 32) {
+        L::store(out + k, onebit::over_root<L>(L::load(b + k), L::load(a + k), eps));
+      }
+    }
+  }
+};
+/// Returns many_over_roots of n groups of words: mantissas of all kinds, none zero, tiny or huge.
+template <class B>
+flat run_many_over_roots(B backend, std::size_t n, float eps) {
+  const std::size_t size = n * many_over_roots::words_each * 32;
+  flat a(size), b(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    const std::uint64_t h = hashed(8, 0, 0, i);
+    const bool ends = i % 16 == 0;  // mantissas of nearly all ones
+    const auto low = static_cast<std::uint32_t>(h & 0x7FFFFFU), high = 0x7FFFFFU - (low & 3U);
+    a[i] = std::bit_cast<float>(static_cast<std::uint32_t>(126 + (h >> 60U)) << 23U |
+                                (ends ? high : low));
+    b[i] = std::bit_cast<float>(127U << 23U | static_cast<std::uint32_t>(h >> 30U & 0x7FFFFFU));
+    if (i % 48 == 0) b[i] = i % 96 == 0 ? 1.0F : -1.0F;
+  }
+  const auto x = uploaded(backend, a), y = uploaded(backend, b);
+  auto out = backend.template make_buffer<float>(size);
+  backend.launch(n, many_over_roots{x.data(), y.data(), out.data(), eps});
+  return downloaded(backend, out);
 }
 
 struct contraction {
@@ -329,6 +389,11 @@ TEST_CASE_TEMPLATE_DEFINE("lanes", Model, lanes_conformance) {
   const auto backend = Model::make();
   const onebit::host portable(1, onebit::isa::scalar);
 
+  for (const float eps : {0.0F, 1e-8F}) {  // roots and quotients of many mantissas
+    CAPTURE(eps);
+    CHECK(first_difference(run_many_over_roots(backend, 2048, eps),
+                           run_many_over_roots(portable, 2048, eps)) == none);
+  }
   {  // every operation
     const inputs in;
     const std::size_t n = in.words();
