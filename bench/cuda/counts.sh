@@ -32,7 +32,7 @@ if [[ -z "$program" ]]; then
   program=build/counts
   mkdir -p build
   # legible PTX: that is what is executed
-  nvcc -std=c++20 -O1 --no-compress -cudart shared -gencode arch=compute_90,code=compute_90 \
+  nvcc -std=c++20 -O1 --no-compress -DONEBIT_PTX_WITHOUT_FTZ -cudart shared -gencode arch=compute_90,code=compute_90 \
     -Iinclude bench/cuda/counts.cu -o "$program" -L"$device"
 fi
 LD_LIBRARY_PATH="$device" PTXDEV_QUEUE=lazy "$program" "$out" "${@:2}"

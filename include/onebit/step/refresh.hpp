@@ -50,16 +50,25 @@ struct woken_message {
   }
 };
 
-/// Swaps the mask before a refresh with the one after it; index i is a word.
+/// Swaps the mask before a refresh with the one after it. One call handles 1024 words.
 struct swap_masks_kernel {
-  static constexpr bool serial = true;
+  static constexpr bool one_isa = true;
+  static constexpr std::size_t words_at_once = 1024;
   std::uint32_t *a, *b;
+  std::size_t n_words;
 
+  [[nodiscard]] ONEBIT_HD std::size_t launches() const {
+    return (n_words + words_at_once - 1) / words_at_once;
+  }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const std::uint32_t was = a[i], will = b[i];
-    L::store_scalar(a + i, will);
-    L::store_scalar(b + i, was);
+    const std::size_t first = i * words_at_once, left = n_words - first;
+    const std::size_t end = first + (left < words_at_once ? left : words_at_once);
+    for (std::size_t k = first + L::own_index(); k < end; k += L::n_indices()) {
+      const std::uint32_t was = a[k];
+      a[k] = b[k];
+      b[k] = was;
+    }
   }
 };
 
@@ -131,8 +140,8 @@ class variance_refresh {
       using message = detail::woken_message<std::remove_const_t<decltype(previous)>>;
       e.exchange.fold_in(message{previous, e.mask(), after, at.scalars}, args);
     }
-    at.launch(active_.size(),
-              detail::swap_masks_kernel{active_.data(), e.exchange.active().data()});
+    const swap_masks_kernel swap{active_.data(), e.exchange.active().data(), active_.size()};
+    at.launch(swap.launches(), swap);
     at.launch(e.tensors.size(), detail::begin_since_kernel{e.tensors.scalars.data()});
     e.exchange.count_active(e.mask());
   }
