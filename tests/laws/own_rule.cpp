@@ -3,7 +3,9 @@
 
 // A user's rule passes the suite of rules.
 
+#include <onebit/any_optimizer.hpp>
 #include <onebit/testing/rule.hpp>
+#include <utility>
 
 #include "../../examples/recursive_doubling.hpp"
 #include "../../examples/sgd_rule.hpp"
@@ -47,6 +49,18 @@ TEST_CASE_TEMPLATE_INVOKE(rule_elsewhere, sgd, sgd_after_dense);
 TEST_CASE_TEMPLATE_INVOKE(rule_options, sgd, sgd_after_dense);
 TEST_CASE_TEMPLATE_INVOKE(rule_phases_agree, sgd);
 TEST_CASE_TEMPLATE_INVOKE(rule_trains, sgd, sgd_after_dense);
+
+TEST_CASE(
+    "a rule without write_moments has no moments(), and works without its type [any_optimizer]") {
+  onebit::run_threads(1, [](onebit::threads t) {
+    training<> data;
+    auto typed = sgd{}(data.groups(), t);
+    static_assert(!decltype(typed)::gives_moments && decltype(typed)::takes_moments);
+    onebit::any_optimizer any = std::move(typed);
+    CHECK_THROWS_AS((void)any.moments(), onebit::invalid_input);
+    (void)train(any, data);
+  });
+}
 
 TEST_CASE("a user's collective that splits goes on with other ranks") {
   const auto make = [](training<>& data, onebit::threads t) {

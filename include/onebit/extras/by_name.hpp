@@ -291,6 +291,33 @@ template <class Options>
   r.read({"stop_refreshing", "schedule.stop_refreshing"}, o.stop_refreshing);
 }
 
+/// Returns the algorithm of a name, ours or DeepSpeed's. Throws invalid_input for other names.
+[[nodiscard, gnu::cold]] inline algorithm algorithm_of(const std::string& name) {
+  const std::string lower = lower_case(name);
+  const auto is = [&](const char* ours, const char* deepspeed) {
+    return name == ours || lower == deepspeed;
+  };
+  if (is("adam", "adam") || lower == "adamw") return algorithm::adam;
+  if (is("lamb", "lamb")) return algorithm::lamb;
+  if (is("one_bit_adam", "onebitadam")) return algorithm::one_bit_adam;
+  if (name == "one_bit_lamb") return algorithm::one_bit_lamb;
+  if (lower == "onebitlamb") return algorithm::papers_one_bit_lamb;
+  if (is("zero_one_adam", "zerooneadam")) return algorithm::zero_one_adam;
+  throw invalid_input(error_text(
+      "make_optimizer: there is no algorithm '", name,
+      "'; there are adam, lamb, one_bit_adam, one_bit_lamb, zero_one_adam, and DeepSpeed's Adam, "
+      "AdamW, Lamb, OneBitAdam, OneBitLamb, ZeroOneAdam"));
+}
+/// Sets the papers' forms with DeepSpeed's defaults.
+[[gnu::cold]] inline void set_deepspeed_defaults(named_optimizer& o) {
+  o.one_bit_adam = papers::one_bit_adam(100000).options;
+  o.zero_one_adam = papers::zero_one_adam(100000).options;
+  o.zero_one_adam.schedule.doubling_steps = 32678;
+  o.scale_elements = 0;
+  o.scale_factor = 1;
+  o.bits = 1;
+}
+
 }  // namespace detail
 
 /// Returns the algorithm and options for a name and option texts. Not collective.
@@ -306,37 +333,11 @@ template <class Options>
 /// requests, and one option given under two names. The algorithm checks ranges later.
 [[nodiscard, gnu::cold]] inline named_optimizer read_options(const std::string& name,
                                                              const option_map& options) {
-  using detail::lower_case;
-  const std::string lower = lower_case(name);
-  const auto is = [&](const char* ours, const char* deepspeed) {
-    return name == ours || lower == deepspeed;
-  };
   named_optimizer o;
-  if (is("adam", "adam") || lower == "adamw") {
-    o.which = algorithm::adam;
-  } else if (is("lamb", "lamb")) {
-    o.which = algorithm::lamb;
-  } else if (is("one_bit_adam", "onebitadam")) {
-    o.which = algorithm::one_bit_adam;
-  } else if (is("one_bit_lamb", "onebitlamb")) {
-    o.which = name == "one_bit_lamb" ? algorithm::one_bit_lamb : algorithm::papers_one_bit_lamb;
-  } else if (is("zero_one_adam", "zerooneadam")) {
-    o.which = algorithm::zero_one_adam;
-  } else {
-    throw invalid_input(detail::error_text(
-        "make_optimizer: there is no algorithm '", name,
-        "'; there are adam, lamb, one_bit_adam, one_bit_lamb, zero_one_adam, and DeepSpeed's Adam, "
-        "AdamW, Lamb, OneBitAdam, OneBitLamb, ZeroOneAdam"));
-  }
-  const bool as_deepspeed =
-      lower == "onebitadam" || lower == "onebitlamb" || lower == "zerooneadam";
-  if (as_deepspeed) {  // DeepSpeed's defaults
-    o.one_bit_adam = papers::one_bit_adam(100000).options;
-    o.zero_one_adam = papers::zero_one_adam(100000).options;
-    o.zero_one_adam.schedule.doubling_steps = 32678;
-    o.scale_elements = 0;
-    o.scale_factor = 1;
-    o.bits = 1;
+  o.which = detail::algorithm_of(name);
+  const std::string lower = detail::lower_case(name);
+  if (lower == "onebitadam" || lower == "onebitlamb" || lower == "zerooneadam") {
+    detail::set_deepspeed_defaults(o);
   }
   detail::option_reader r(name, options);
   r.read({"lr"}, o.lr);

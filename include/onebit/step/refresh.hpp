@@ -4,7 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <onebit/collective/dense_average.hpp>
+#include <onebit/collective/rounded_exchange.hpp>
+#include <onebit/collective/squares_average.hpp>
 #include <onebit/core/config.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/kernel/context.hpp>

@@ -194,9 +194,10 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
     auto few = backend.template make_buffer<std::uint32_t>(n + 1);
     auto many = backend.template make_buffer<std::uint32_t>(5000);
     using backend_suite::count_calls;
-    onebit::detail::launch_together(backend, onebit::detail::calls{count_calls{few.data()}, n},
-                            onebit::detail::calls{count_calls{many.data()}, std::size_t{5000}},
-                            onebit::detail::calls{count_calls{few.data() + n}, std::size_t{1}});
+    onebit::detail::launch_together(
+        backend, onebit::detail::calls{count_calls{few.data()}, n},
+        onebit::detail::calls{count_calls{many.data()}, std::size_t{5000}},
+        onebit::detail::calls{count_calls{few.data() + n}, std::size_t{1}});
     CHECK(downloaded(backend, few) == std::vector<std::uint32_t>(n + 1, 1));
     CHECK(downloaded(backend, many) == std::vector<std::uint32_t>(5000, 1));
 
