@@ -319,7 +319,9 @@ TEST_CASE("zero_one: refreshes, exchanges and local steps against plain loops") 
       training<> data = start();
       auto optimizer = onebit::zero_one_adam(
           data.groups(), transport,
-          onebit::zero_one_adam_options{.adam = {beta1, beta2, eps, corrects, 0, 0, false},
+          onebit::zero_one_adam_options{.adam = {beta1, beta2, eps, corrects},
+                                        .max_step = 0,
+                                        .own_variance = false,
                                         .schedule = schedule},
           onebit::gather_scatter<onebit::identity>{});
       for (std::uint64_t step = 0; step < n_steps; ++step) {
