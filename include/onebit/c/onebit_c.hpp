@@ -251,8 +251,7 @@ extern "C" {
 
 ONEBIT_C const char* onebit_last_error(void) { return onebit::detail::last_c_error().c_str(); }
 
-// -- ranks
-// -----------------------------------------------------------------------------------------
+// -- ranks ----------------------------------------------------------------------------------
 
 ONEBIT_C onebit_status onebit_comm_self(onebit_comm** comm) {
   return onebit::detail::c_call([&] {
@@ -323,8 +322,7 @@ ONEBIT_C onebit_status onebit_run_threads(int n, int (*f)(onebit_comm*, void*), 
   });
 }
 
-// -- optimizers
-// ------------------------------------------------------------------------------------
+// -- optimizers ----------------------------------------------------------------------------------
 
 ONEBIT_C onebit_status onebit_create(const char* name, const onebit_option* options,
                                      std::size_t n_options, const onebit_tensor* tensors,
@@ -483,8 +481,7 @@ ONEBIT_C onebit_status onebit_moments(onebit_optimizer* optimizer, float* const*
   });
 }
 
-// -- checkpoints
-// -----------------------------------------------------------------------------------
+// -- checkpoints ----------------------------------------------------------------------------------
 
 ONEBIT_C onebit_status onebit_save(onebit_optimizer* optimizer, const char* path) {
   return onebit::detail::c_call([&] {
