@@ -1,8 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
 #include <onebit/backend/strict_math.hpp>
 #include <onebit/testing/backend.hpp>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -57,6 +61,27 @@ void check_strict_math(const std::string& flag) {
   CHECK(text.find(flag) != std::string::npos);
 }
 
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+/// True if the system knows that the memory at p should have huge pages.
+bool prefers_huge_pages(const void* p) {
+  std::ifstream maps("/proc/self/smaps");
+  std::string line;
+  bool within = false;
+  while (std::getline(maps, line)) {
+    std::istringstream words(line);
+    std::uintptr_t begin = 0, end = 0;
+    char dash = 0;
+    if (words >> std::hex >> begin >> dash >> end && dash == '-') {
+      const auto at = reinterpret_cast<std::uintptr_t>(p);
+      within = begin <= at && at < end;
+    } else if (within && line.starts_with("VmFlags:")) {
+      return line.find(" hg") != std::string::npos;
+    }
+  }
+  return false;
+}
+#endif
+
 }  // namespace
 
 TEST_CASE_TEMPLATE_INVOKE(backend_conformance, scalar_1, scalar_2, avx2_1, avx2_2, vector_2);
@@ -86,6 +111,29 @@ TEST_CASE("host: arithmetic that a compiler has changed is refused with the flag
   check_strict_math<no_nans>("-ffinite-math-only");
   check_strict_math<contracted>("-ffp-contract=fast");
 }
+
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+TEST_CASE("host: large buffers ask for huge pages, and are zeroed as all are") {
+  constexpr std::size_t mib = std::size_t{1} << 20U;
+  void* const own =
+      ::mmap(nullptr, 4 * mib, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(own != MAP_FAILED);
+  const bool known = ::madvise(own, 4 * mib, MADV_HUGEPAGE) == 0 && prefers_huge_pages(own);
+  ::munmap(own, 4 * mib);
+  if (!known) {
+    MESSAGE("skipped: this system has no huge pages on request");
+    return;
+  }
+  const onebit::host backend;
+  for (const std::size_t n : {std::size_t{1}, 2 * mib, 8 * mib + 3}) {
+    errno = 77;
+    const auto buffer = backend.make_buffer<unsigned char>(n);
+    CHECK(errno == 77);
+    CHECK(std::count(buffer.data(), buffer.data() + n, 0) == static_cast<std::ptrdiff_t>(n));
+    if (n > 4 * mib) CHECK(prefers_huge_pages(buffer.data() + n / 2));
+  }
+}
+#endif
 
 TEST_CASE("host: more threads than work, and many small launches") {
   onebit::host backend(5);
