@@ -493,18 +493,17 @@ template <class P, class G, class T, class... Policies>
                                            T transport, papers::one_bit_lamb_options options,
                                            Policies... policies) {
   onebit::detail::check_exchange<T, onebit::detail::one_bit_exchange, Policies...>();
-  auto [collective, backend] =
-      onebit::detail::policies_of_exchange<onebit::detail::one_bit_exchange>(policies...);
-  using B = decltype(backend);
+  auto chosen = onebit::detail::policies_of_exchange<onebit::detail::one_bit_exchange>(policies...);
+  using B = decltype(chosen.backend);
   communicator comm(std::move(transport));
   auto [rule, schedule] = detail::collective_try(comm, [&] {
     detail::require_dense_steps("papers::one_bit_lamb", options.freeze);
-    return std::pair(papers::lamb_rule<B>(options.lamb, std::move(backend)),
+    return std::pair(papers::lamb_rule<B>(options.lamb, std::move(chosen.backend)),
                      freeze(options.freeze, options.lamb.beta2, 0, options.lamb.bias_correction));
   });
   return optimizer("papers::one_bit_lamb" + describe(options.lamb) + describe(options.freeze) +
-                       ", " + policy_name(collective) + describe(groups),
-                   groups, comm, std::move(rule), std::move(schedule), collective,
+                       ", " + policy_name(chosen.collective) + describe(groups),
+                   groups, comm, std::move(rule), std::move(schedule), chosen.collective,
                    options.warm_up_sum);
 }
 
