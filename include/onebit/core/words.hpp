@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <onebit/core/config.hpp>
 
 /// The vocabulary of the library.
 ///
@@ -44,7 +45,7 @@ namespace onebit { inline namespace v0_3 {
 
 inline constexpr std::size_t word_elements = 32;  ///< elements in a word
 /// Returns the number of words that n elements take.
-[[nodiscard]] constexpr std::size_t words_of(std::size_t n) {
+[[nodiscard]] ONEBIT_HD constexpr std::size_t words_of(std::size_t n) {
   return (n + word_elements - 1) / word_elements;
 }
 inline constexpr std::size_t tile_elements = 4096;  ///< largest number of elements in a tile
