@@ -366,11 +366,13 @@ template <class P, class G, class T, class... Policies>
 
 /// Options of 0/1 Adam.
 struct zero_one_adam_options {
-  adam_options adam{};                           ///< of the rule
-  double max_step = 2;                           ///< see direction_options
-  bool own_variance = true;                      ///< see direction_options
-  intervals_options schedule{};                  ///< when ranks average and exchange
-  dense_sum refresh_sum = dense_sum::automatic;  ///< summation and wire format of averages
+  adam_options adam{};           ///< of the rule
+  double max_step = 2;           ///< see direction_options
+  bool own_variance = true;      ///< see direction_options
+  intervals_options schedule{};  ///< when ranks average and exchange
+  /// Summation and wire format of averages of gradients: in dense steps, and without own_variance
+  /// in all averages. A refresh of v sends 6 bits, whatever this is.
+  dense_sum refresh_sum = dense_sum::automatic;
 };
 
 namespace detail {

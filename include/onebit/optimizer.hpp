@@ -265,6 +265,7 @@ class optimizer {
 
   /// Checkpoints that this object has loaded from directories, or saved to them.
   [[nodiscard]] detail::known_checkpoints& checkpoints() { return checkpoints_; }
+
   // -- what it is --------------------------------------------------------------------------------
 
   /// The transport, for collectives of the trainer between steps. They count as the optimizer's.

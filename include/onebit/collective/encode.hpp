@@ -12,10 +12,9 @@
 #include <onebit/kernel/moments.hpp>
 #include <onebit/kernel/scalars.hpp>
 
-/// Encode kernels of an exchange, one call per tile, and the residuals that the exchange carries.
-namespace onebit { inline namespace v0_3 {
-
-namespace detail {
+/// Encode kernels of an exchange, most of them one call per tile, and the residuals that it
+/// carries.
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Values on the flat axis from word `first` on: compensated values, or a server residual.
 struct compensated_words {
@@ -156,12 +155,6 @@ struct worker_feedback {
     return {field.template at<L>(t, index), saved + index, undo.template at<L>(t)};
   }
 };
-
-}  // namespace detail
-
-// Kernels of an exchange: one call per tile.
-
-namespace detail {
 
 /// Destination of encoded tiles.
 struct code_slots {

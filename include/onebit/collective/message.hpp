@@ -459,7 +459,7 @@ struct gathered_view {
 
 namespace detail {
 
-/// Sum of the `n_slots` slots of a bucket over W. Buckets lie one after the other.
+/// Mean of a bucket: the sum of its `n_slots` slots, divided by W. Buckets lie one after the other.
 template <Compressor C>
 struct mean_view {
   C codec;

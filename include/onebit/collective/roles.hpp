@@ -516,7 +516,7 @@ class flat_exchange {
   /// after `finish`, before other elements become active. One pass.
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t) {
-    sender_.fold_in(produce, t, axis().all_tiles());
+    fold_in(produce, t);
   }
   template <class Produce, class Undo>
   [[gnu::cold]] void fold_in(const Produce& produce, const exchange_args<Undo>& t) {

@@ -17,8 +17,8 @@ namespace onebit { inline namespace v0_3 {
 
 /// What a schedule says is due in a step. All ranks must say the same.
 struct due {
-  /// An average over the ranks, from which v is updated: of gradients in dense steps, beside an
-  /// exchange of what the ranks' own v have taken in.
+  /// An average over the ranks, from which v is updated: of gradients in dense steps (and in the
+  /// paper's 0/1 Adam), else of what the ranks' own v have taken in: a refresh.
   bool average = true;
   bool exchange = false;  ///< a compressed exchange
   /// What is due in the next step depends on whether this one is kept: the host waits to know.

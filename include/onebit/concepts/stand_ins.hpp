@@ -25,9 +25,6 @@ template <class Undo>
 struct exchange_args;  // kernel/context.hpp
 namespace detail {
 struct store_at_encode;  // kernel/context.hpp
-}  // namespace detail
-
-namespace detail {
 
 /// Stand-in for the lanes that a backend passes to a kernel. Used in concepts only.
 struct any_lanes {

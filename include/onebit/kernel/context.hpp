@@ -296,7 +296,7 @@ struct all_active_kernel {
   }
 };
 
-/// Momentum that a rule hands to the exchange at the end of the warm-up. Empty: start from zeros.
+/// Momentum that a rule hands to the exchange when the dense steps end. Empty: start from zeros.
 template <class Buffer>
 struct initial_momentum {
   Buffer momentum{};               ///< on the flat axis

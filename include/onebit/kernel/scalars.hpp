@@ -194,11 +194,8 @@ namespace detail {
   return now.verdict.skip != 0 ? outcome::skipped : outcome::kept;
 }
 
-}  // namespace detail
-/// Returns the norm of the mean gradient, or an estimate from this rank's (report::gradient_norm);
-namespace detail {
-
-/// negative: not known.
+/// Returns the norm of the mean gradient, or an estimate from this rank's
+/// (report::gradient_norm); negative: not known.
 [[nodiscard]] inline float gradient_norm_of(const step_scalars& now) {
   if (now.verdict.skip != 0) return -1;
   if (now.norms.mean >= 0 || now.norms.own < 0) return now.norms.mean;

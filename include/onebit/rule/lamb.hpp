@@ -457,7 +457,7 @@ class lamb_rule : public freezing_rule<B, Options> {
     base::archive(a);
     a.buffer(layers_, backend_);
   }
-  /// Archives the state that differs between ranks: this rank's own v, and the sketch.
+  /// As in refreshing_rule; also archives the sketch.
   template <class Archive>
   void archive_own(Archive& a) {
     base::archive_own(a);

@@ -32,7 +32,7 @@ ONEBIT_HD std::uint32_t key_of_squares(const step_scalars* now) {
 }
 
 /// Converts gradients to directions: divides by sqrt(v) + eps. v is this rank's own, with the
-/// square of the gradient that it divides in it, as in Adam, or constant.
+/// square of this very gradient taken in, as in Adam; or constant.
 struct direction_units {
   /// v of the last refresh, in bf16; without `since` a constant 1 / (sqrt(v) + eps), in floats.
   /// Both null: momenta are sent. (One pointer for both: devices are short of registers.)
@@ -41,7 +41,8 @@ struct direction_units {
   const float* rho = nullptr;     ///< by tensor: own squares have the weight rho^2
   const float* growth = nullptr;  ///< by tensor: above `sudden` the weight is rho; or null
 
-  /// Squared norm of a gradient, over the one that v expects, from which on it has grown at once.
+  /// From this ratio on, of a tensor's squared norm to the one that v expects, its gradients have
+  /// grown at once.
   static constexpr float sudden = 10;
 
   /// Weight of a tensor's own squares.
@@ -201,9 +202,9 @@ struct refreshed_variance {
   struct reader {
     typename View::template reader<L> mean;
     const bf16* v;
-    float decay, inverse;
+    float decay, weight;
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-      return L::fma(mean(k), L::set(inverse), L::mul(L::load_squares(v + 32 * k), L::set(decay)));
+      return L::fma(mean(k), L::set(weight), L::mul(L::load_squares(v + 32 * k), L::set(decay)));
     }
   };
   /// Returns the reader of a tile: i is its index in the layout of `mean`.

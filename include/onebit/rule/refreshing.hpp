@@ -67,9 +67,9 @@ struct momentum_message {
 ///
 /// rho, by tensor, is the squared norm of the mean gradient over the mean of the ranks' squared
 /// norms: 1 if all gradients are equal, 1/W if they are independent noise. Refreshes estimate it
-/// from sketches. In v its weight is rho. In a rank's own v it is rho^2: one rank alone may have
-/// the gradients of an element that v does not know yet, and its share of the mean, 1/W, makes a
-/// first step as long as Adam's only if its squares count 1/W^2.
+/// from sketches. A rank's squares have the weight rho in v, and rho^2 in its own v: one rank alone
+/// may have the gradients of an element that v does not know yet, and its share of the mean, 1/W,
+/// makes a first step as long as Adam's only if its squares count 1/W^2.
 ///
 /// Where a rank's squares of a whole tensor exceed what its v expects tenfold, its gradients have
 /// grown at once. From the next step on its squares count rho, as in v, until its v has caught up:
@@ -101,8 +101,8 @@ class refreshing_rule : public moments_rule<B, Options> {
   /// Returns v in floats, on the flat axis; null once each rank has its own, or v's inverse takes
   /// its place.
   [[nodiscard]] const float* variance() const { return inverted() ? nullptr : v_.data(); }
-  /// Returns v of the last refresh, words of squares on the flat axis, if this rank has a v of its
-  /// own; else null.
+  /// Returns v of the last refresh, in bf16 on the flat axis, if this rank has a v of its own; else
+  /// null.
   [[nodiscard]] const bf16* agreed_variance() const { return own_.v.data(); }
   /// Returns 1 / (sqrt(v) + eps), on the flat axis, if v is constant after the freeze; else null.
   [[nodiscard]] const float* inverse() const { return inverted() ? v_.data() : nullptr; }
@@ -160,8 +160,8 @@ class refreshing_rule : public moments_rule<B, Options> {
     const detail::copy_kernel copy{v_.data(), v, v_.size()};
     backend_.launch(copy.launches(), copy);
   }
-  /// Writes the momentum to `m`, from a mean message and `v` of write_variance, from which it takes
-  /// the inverse, if v is one.
+  /// Writes the momentum to `m`, from a mean message and `v` as write_variance wrote it. If that is
+  /// v's inverse, replaces it by v.
   template <class View, class At>
   void write_moments(const View& mean, const At& at, float* m, float* v) {
     const bool inverse = inverted();

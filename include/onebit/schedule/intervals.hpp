@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <onebit/concepts/plan.hpp>
 #include <onebit/concepts/schedule.hpp>
@@ -102,12 +103,10 @@ class intervals : public schedule_defaults {
   }
 
  private:
-  [[nodiscard]] static std::uint64_t least(std::uint64_t a, std::uint64_t b) {
-    return a < b ? a : b;
-  }
   /// Returns the gap after the average in `step`.
   [[nodiscard]] std::uint64_t gap(std::uint64_t step) const {
-    if (options_.kappa > 0) return std::uint64_t{1} << least(averages_ / options_.kappa, 62);
+    if (options_.kappa > 0)
+      return std::uint64_t{1} << (std::min)(averages_ / options_.kappa, std::uint64_t{62});
     if (step + 1 < options_.after) return 1;
     // after the last dense step one without an average, in which each rank gets a v of its own
     return gaps_.gap_after(step) + (step + 1 == options_.after ? 1 : 0);
@@ -124,7 +123,8 @@ class intervals : public schedule_defaults {
         if (x == 0) return options_.max_interval;
       }
     }
-    return least(options_.max_interval, std::uint64_t{1} << least(doublings, 62));
+    return (std::min)(options_.max_interval,
+                      std::uint64_t{1} << (std::min)(doublings, std::uint64_t{62}));
   }
 
   intervals_options options_;

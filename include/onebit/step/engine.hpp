@@ -257,7 +257,7 @@ struct engine {
   }
   /// Returns from the compressed phase to dense steps, on a single rank.
   [[gnu::cold]] void thaw() {
-    // right after a refresh elements may have become active: an empty mask leaves the mean out
+    // right after a refresh elements may have become active: a mask without a bit drops the mean
     const auto none = averaged_squares ? exchange.make_mask() : mask_buffer{};
     rule.thaw(exchange.previous(averaged_squares ? active_mask{none.data()} : mask()), at());
     exchange.start({}, {});  // frees its memory

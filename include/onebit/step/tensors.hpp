@@ -25,7 +25,8 @@
 #include <utility>
 #include <vector>
 
-/// The trainer's tensors in one order: checks of their memory.
+/// The trainer's tensors in one order: checks of their memory, and the table of their options,
+/// which may change between steps.
 namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// End of an error message, which says where the error is: a text, or the one that a communicator
@@ -188,11 +189,6 @@ template <class P, class G>
   }
   return groups;
 }
-
-}}}  // namespace onebit::detail
-
-/// Table of the trainer's tensors and their options, which may change between steps.
-namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Options of a group in a checkpoint. Has no padding: part of the format.
 struct saved_options {
