@@ -453,7 +453,7 @@ struct gathered_view {
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     return {detail::tile_reader<L, C>(codec, format, slots + t.chunk * format.slot_bytes, t, index,
                                       room),
-            active.template of_tile<L>(t), t.word};
+            active, t.word};
   }
 };
 
@@ -489,7 +489,7 @@ struct mean_view {
     const std::size_t first = format.bucket_of(t) * static_cast<std::size_t>(n_slots);
     return {detail::tile_sum<L, C>(codec, format, slots + first * format.slot_bytes, n_slots, t,
                                    index, room),
-            inverse, active.template of_tile<L>(t), t.word};
+            inverse, active, t.word};
   }
 };
 
