@@ -195,7 +195,7 @@ struct encode_kernel {
     const auto message = produce.template at<L>(t, index);
     const auto state = feedback.template at<L>(t, index);
     std::byte* out = to.of(t, index);
-    const active_mask mask = active.template of_tile<L>(t);
+    const active_mask& mask = mask_of<L>(t);
     const std::uint32_t n_words = t.n_words();
     auto sum = word_lanes::set(0.0F), check = sum;
     if constexpr (WordCompressor<C>) {
@@ -235,6 +235,17 @@ struct encode_kernel {
       }
     }
     L::store_scalar(sums + index, word_lanes::fold(word_lanes::add(sum, check)));
+  }
+
+ private:
+  /// The mask of tile t: a reference to `active` where a copy would spill.
+  template <class L>
+  [[nodiscard]] ONEBIT_HD decltype(auto) mask_of(const tile& t) const {
+    if constexpr (requires { requires Produce::short_of_registers; }) {
+      return (active);
+    } else {
+      return active.template of_tile<L>(t);
+    }
   }
 };
 

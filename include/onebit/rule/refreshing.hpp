@@ -33,6 +33,7 @@ namespace onebit { inline namespace v0_3 {
 template <class View, class P, class G>
 struct momentum_message {
   static constexpr bool single_word = detail::SingleWordField<View> || requires { View::n_slots; };
+  static constexpr bool short_of_registers = detail::is_any<G>;  ///< sm_80, sm_100 spilled a mask
   View momentum;
   const detail::tensor_entry<P, G>* tensors;
   const detail::tensor_scalars* scalars;
