@@ -191,7 +191,6 @@ template <class P, class G>
 /// Options of 1-bit Adam: of its rule, of its schedule, and of its averages.
 struct one_bit_adam_options {
   adam_options adam{};      ///< of the rule
-  double max_step = 2;      ///< bound of messages: direction_options::max_step
   freeze_options freeze{};  ///< when the dense steps end
   /// After the dense steps every rank updates v from its own gradients, and refreshes average it
   /// over the ranks. The gap from step t of the training to the next refresh is t / refreshes
@@ -200,6 +199,7 @@ struct one_bit_adam_options {
   /// which needs a warm-up of 15 to 25% of all steps.
   std::uint64_t refreshes = 3;
   dense_sum warm_up_sum = dense_sum::automatic;  ///< summation and wire format of averages
+  double max_step = 2;                           ///< bound of messages: direction_options::max_step
 };
 
 namespace detail {
@@ -311,10 +311,10 @@ template <class P, class G, class T, class... Policies>
 /// Options of 1-bit LAMB: as one_bit_adam_options.
 struct one_bit_lamb_options {
   lamb_options lamb{};          ///< of the rule
-  double max_step = 2;          ///< bound of messages: direction_options::max_step
   freeze_options freeze{};      ///< when the dense steps end
   std::uint64_t refreshes = 3;  ///< of v and of the norms of directions; at least 1
   dense_sum warm_up_sum = dense_sum::automatic;  ///< summation and wire format of averages
+  double max_step = 2;                           ///< bound of messages: direction_options::max_step
 };
 
 namespace detail {
@@ -367,12 +367,12 @@ template <class P, class G, class T, class... Policies>
 /// Options of 0/1 Adam.
 struct zero_one_adam_options {
   adam_options adam{};           ///< of the rule
-  double max_step = 2;           ///< see direction_options
-  bool own_variance = true;      ///< see direction_options
   intervals_options schedule{};  ///< when ranks average and exchange
   /// Summation and wire format of averages of gradients: in dense steps, and without own_variance
   /// in all averages. A refresh of v sends 6 bits, whatever this is.
   dense_sum refresh_sum = dense_sum::automatic;
+  double max_step = 2;       ///< bound of messages: direction_options::max_step
+  bool own_variance = true;  ///< see direction_options::own_variance
 };
 
 namespace detail {

@@ -28,10 +28,10 @@ struct one_bit_adam {
   auto operator()(const Groups& groups, T transport, const C& collective, B backend) const {
     const onebit::one_bit_adam_options options{
         .adam = {.bias_correction = bias_correction},
-        .max_step = refreshes > 0 ? 2.0 : 0,
         .freeze = {.after = 4},
         .refreshes = refreshes,
-        .warm_up_sum = onebit::dense_sum::rank_order};  // as when it was recorded
+        .warm_up_sum = onebit::dense_sum::rank_order,
+        .max_step = refreshes > 0 ? 2.0 : 0};  // as when it was recorded
     return onebit::one_bit_adam(groups, transport, options, collective, backend);
   }
 };

@@ -28,14 +28,14 @@ struct zero_one_adam {
     // then 8 and 12.
     const onebit::zero_one_adam_options options{
         .adam = {.eps = 1e-3, .bias_correction = bias_correction},
-        .max_step = follows ? 2.0 : 0,
-        .own_variance = follows,
         .schedule = {.kappa = 2,
                      .warmup_steps = 5,
                      .doubling_steps = 2,
                      .max_interval = 4,
                      .stop_refreshing = !follows},
-        .refresh_sum = onebit::dense_sum::rank_order};  // as when it was recorded
+        .refresh_sum = onebit::dense_sum::rank_order,
+        .max_step = follows ? 2.0 : 0,
+        .own_variance = follows};  // as when it was recorded
     return onebit::zero_one_adam(groups, transport, options, collective, backend);
   }
 };

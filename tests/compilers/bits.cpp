@@ -75,14 +75,14 @@ int main() {
                 [](const auto& groups, onebit::threads comm, onebit::host backend) {
                   const onebit::zero_one_adam_options options{
                       .adam = {.eps = 1e-3, .bias_correction = false},
-                      .max_step = 0,
-                      .own_variance = false,
                       .schedule = {.kappa = 2,
                                    .warmup_steps = 5,
                                    .doubling_steps = 2,
                                    .max_interval = 4,
                                    .stop_refreshing = true},
-                      .refresh_sum = onebit::dense_sum::rank_order};
+                      .refresh_sum = onebit::dense_sum::rank_order,
+                      .max_step = 0,
+                      .own_variance = false};
                   return onebit::zero_one_adam(groups, comm, options,
                                                onebit::gather_scatter{by_tensor}, backend);
                 });

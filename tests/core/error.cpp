@@ -288,6 +288,6 @@ TEST_CASE("ranks that differ in any one of an algorithm's numbers are told apart
   CHECK(differ(
       [](const auto& g, auto t, double x) { (void)onebit::one_bit_lamb(g, t, {.max_step = x}); }));
   CHECK(differ([](const auto& g, auto t, double x) {
-    (void)onebit::zero_one_adam(g, t, {.max_step = x, .schedule = {.warmup_steps = 4}});
+    (void)onebit::zero_one_adam(g, t, {.schedule = {.warmup_steps = 4}, .max_step = x});
   }));
 }

@@ -237,6 +237,9 @@ TEST_CASE("lamb: options out of range") {
   CHECK_THROWS_AS(make_paper({.factor_threshold = 0}), onebit::invalid_input);
   CHECK_THROWS_AS(make_paper({.min_coeff = 0}), onebit::invalid_input);
   CHECK_THROWS_AS(make({.beta1 = 1}), onebit::invalid_input);
+  // norms of directions come from refreshes
+  CHECK_THROWS_AS(onebit::lamb_rule({}, onebit::host(), {.own_variance = false}),
+                  onebit::invalid_input);
   onebit::run_threads(1, [&](onebit::threads transport) {
     training<> data = start();
     CHECK(thrown<onebit::invalid_input>([&] {
@@ -317,13 +320,13 @@ TEST_CASE("zero_one: refreshes, exchanges and local steps against plain loops") 
 
     const auto worst = on_ranks(n_ranks, [&](onebit::threads transport) {
       training<> data = start();
-      auto optimizer = onebit::zero_one_adam(
-          data.groups(), transport,
-          onebit::zero_one_adam_options{.adam = {beta1, beta2, eps, corrects},
-                                        .max_step = 0,
-                                        .own_variance = false,
-                                        .schedule = schedule},
-          onebit::gather_scatter<onebit::identity>{});
+      auto optimizer =
+          onebit::zero_one_adam(data.groups(), transport,
+                                onebit::zero_one_adam_options{.adam = {beta1, beta2, eps, corrects},
+                                                              .schedule = schedule,
+                                                              .max_step = 0,
+                                                              .own_variance = false},
+                                onebit::gather_scatter<onebit::identity>{});
       for (std::uint64_t step = 0; step < n_steps; ++step) {
         fill(data, transport.rank(), step);
         (void)optimizer.step(0.01F);

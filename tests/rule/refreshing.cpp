@@ -467,7 +467,7 @@ TEST_CASE("v follows: a checkpoint of the form without it is refused, and the ot
     groups[0].tensors.push_back({x, own});
     const auto zero_one = [&](bool follows) {
       return onebit::zero_one_adam(
-          groups, t, {.own_variance = follows, .schedule = {.kappa = 1, .warmup_steps = 4}});
+          groups, t, {.schedule = {.kappa = 1, .warmup_steps = 4}, .own_variance = follows});
     };
     const auto check = [&](const auto& make) {
       for (const bool saved_form : {true, false}) {
@@ -491,7 +491,7 @@ TEST_CASE("v follows: a checkpoint of the form without it is refused, and the ot
     check(zero_one);
     check([&](bool directions) {  // v is frozen in both
       return onebit::one_bit_adam(
-          groups, t, {.max_step = directions ? 2.0 : 0, .freeze = {.after = 4}, .refreshes = 0});
+          groups, t, {.freeze = {.after = 4}, .refreshes = 0, .max_step = directions ? 2.0 : 0});
     });
     return all;
   });

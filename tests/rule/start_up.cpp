@@ -173,16 +173,16 @@ TEST_CASE("max_step: small gradients that share a scale with large ones move by 
   const auto one_bit = [&](double bound) {
     return [&, bound](const auto& g, auto t) {
       return onebit::one_bit_adam(
-          g, t, {.max_step = bound, .freeze = {.after = 20}, .refreshes = bound > 0 ? 16U : 0U},
+          g, t, {.freeze = {.after = 20}, .refreshes = bound > 0 ? 16U : 0U, .max_step = bound},
           one_scale);
     };
   };
   const auto zero_one = [&](double bound) {
     return [&, bound](const auto& g, auto t) {
       return onebit::zero_one_adam(g, t,
-                                   {.max_step = bound,
-                                    .own_variance = bound > 0,
-                                    .schedule = {.warmup_steps = 20, .max_interval = 1}},
+                                   {.schedule = {.warmup_steps = 20, .max_interval = 1},
+                                    .max_step = bound,
+                                    .own_variance = bound > 0},
                                    one_scale);
     };
   };

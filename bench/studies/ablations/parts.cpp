@@ -20,9 +20,9 @@ row one_bit(const char* name, std::uint64_t refreshes, C collective = {}, double
   return {name, family::adam, [=](const groups& g, threads t, const settings& s) {
             return quiet(one_bit_adam(g, t,
                                       {.adam = {.beta2 = s.adam.beta2},
-                                       .max_step = bound,
                                        .freeze = warm_up(refreshes, s.freeze_after),
-                                       .refreshes = refreshes},
+                                       .refreshes = refreshes,
+                                       .max_step = bound},
                                       collective));
           }};
 }
@@ -57,7 +57,7 @@ row zero_one(const char* name, intervals_options when, sign<> codec = {}, double
             when.warmup_steps = s.freeze_after;
             when.also_every = s.meet_every;
             return quiet(zero_one_adam(
-                g, t, {.adam = {.beta2 = s.adam.beta2}, .max_step = bound, .schedule = when},
+                g, t, {.adam = {.beta2 = s.adam.beta2}, .schedule = when, .max_step = bound},
                 gather_scatter{codec}));
           }};
 }

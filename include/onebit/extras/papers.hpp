@@ -456,7 +456,7 @@ struct form {
 
 /// 1-bit Adam (arXiv 2102.02888), algorithm 1: `after` dense steps, one scale per tensor.
 [[nodiscard]] inline form<one_bit_adam_options> one_bit_adam(std::uint64_t after) {
-  return {{.adam = {.bias_correction = false}, .max_step = 0, .freeze = {after}, .refreshes = 0},
+  return {{.adam = {.bias_correction = false}, .freeze = {after}, .refreshes = 0, .max_step = 0},
           {{granularity::layer(), 1}}};
 }
 /// 1-bit LAMB (arXiv 2104.06069), algorithm 2: `after` dense steps; coefficients of the warm-up
@@ -470,13 +470,13 @@ struct form {
 /// moves by its tensor's scale over eps. Short runs can diverge at 1e-8; `.adam.eps` 1e-4 helps.
 [[nodiscard]] inline form<zero_one_adam_options> zero_one_adam(std::uint64_t warm_up) {
   return {{.adam = {.bias_correction = false},
-           .max_step = 0,
-           .own_variance = false,
            .schedule = {.kappa = 16,
                         .warmup_steps = warm_up,
                         .doubling_steps = 0,
                         .max_interval = 16,
-                        .stop_refreshing = true}},
+                        .stop_refreshing = true},
+           .max_step = 0,
+           .own_variance = false},
           {{granularity::layer(), 1}}};
 }
 

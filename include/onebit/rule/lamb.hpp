@@ -21,6 +21,7 @@
 #include <onebit/rule/moments.hpp>
 #include <onebit/rule/own_variance.hpp>
 #include <onebit/rule/refreshing.hpp>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -364,9 +365,15 @@ class lamb_rule : public freezing_rule<B, Options> {
  public:
   using typename base::float_buffer;
 
+  /// Throws invalid_input without own_variance: norms of directions come from refreshes.
   lamb_rule(Options options, B backend, direction_options directions = {})
       : base(options, std::move(backend), directions, false) {
     validate(options);
+    if (std::is_same_v<Options, lamb_options> && !directions.own_variance) {
+      throw invalid_input(detail::error_text(
+          "lamb_rule: own_variance is false, but norms of directions come from refreshes; "
+          "papers::lamb_rule has a constant v"));
+    }
   }
   void prepare(const layout& axis) {
     base::prepare(axis);

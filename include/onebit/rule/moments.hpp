@@ -69,6 +69,7 @@ struct direction_options {
   /// refreshes average v over the ranks. False: v of 1-bit Adam is constant after the freeze, and
   /// each average advances v of 0/1 Adam by one step, however long ago the last average was.
   bool own_variance = true;
+  friend bool operator==(const direction_options&, const direction_options&) = default;
 };
 
 /// Throws invalid_input when an option is out of range.

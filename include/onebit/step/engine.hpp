@@ -86,6 +86,19 @@ struct engine {
       !R::refreshes || RefreshingRule<R>,
       "onebit: this rule says `refreshes`, but is no RefreshingRule: derive from refreshing_rule, "
       "as in onebit/rule/zero_one_adam.hpp");
+  static_assert(!R::local_steps || LocalRule<R>,
+                "onebit: this rule says `local_steps`, but is no LocalRule: write "
+                "local_step(plan, at) and update_variance(mean, at); dense_update is a whole step");
+  // names of 0.3, which would be taken for nothing
+  static_assert(
+      !requires(R r, const detail::any_field& f, const detail::any_step_context<R>& at) {
+        r.dense_step(f, at);
+      },
+      "onebit: dense_step of a rule is now dense_update, and its dense_update update_variance");
+  static_assert(
+      !requires(typename C::template exchange<B> x, const detail::any_field& f,
+                const exchange_args<store_at_encode>& t) { x.settle(f, t); },
+      "onebit: settle of an exchange is now fold_in");
   using exchange_type = stateful_exchange<typename C::template exchange<B>>;
   using mask_buffer = typename exchange_type::mask_buffer;
   static constexpr bool splits = C::splits;  ///< a rank may send on what others sent

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/collective/dense_average.hpp>
-#include <onebit/compressor/rounded.hpp>
 #include <onebit/concepts/backend.hpp>
 #include <onebit/concepts/stand_ins.hpp>
 #include <onebit/core/config.hpp>

@@ -272,7 +272,15 @@ template <class R>
   if constexpr (requires { R(rule.options(), rule.backend(), rule.given_directions()); }) {
     return R(rule.options(), rule.backend(), rule.given_directions());
   } else {
-    return R(rule.options(), rule.backend());
+    R made(rule.options(), rule.backend());
+    if constexpr (requires { rule.given_directions(); }) {
+      if (made.given_directions() != rule.given_directions()) {
+        throw checkpoint_error(error_text(
+            "load_old_job: the rule's constructor (options, backend) makes a rule with other "
+            "direction_options: give it one with them as a third argument"));
+      }
+    }
+    return made;
   }
 }
 
