@@ -14,7 +14,7 @@ program=language_model folder=examples
 if [[ ${1-} =~ ^(language_model|image_classifier|fine_tuning)$ ]]; then
   program=$1
   shift
-elif [[ ${1-} =~ ^(ablations|long_language_model|outer_steps|roofline|tasks)$ ]]; then
+elif [[ ${1-} =~ ^(ablations|long_language_model|noise|outer_steps|roofline|tasks)$ ]]; then
   program=$1 folder=bench/studies
   shift
 fi

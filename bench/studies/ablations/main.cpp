@@ -73,7 +73,7 @@ task images(const options& o) {
   return {"accuracy %", steps, 0.002, 0.003,
           [=](common::rank_link& link, const std::string&, double rate, std::uint64_t seed) {
             const auto done =
-                image_classifier::train(link, *data, "adam",  // freezes after ten steps
+                image_classifier::train(link, *data, "adam",  // freezes after few steps
                                         {.steps = steps, .seed = seed, .learning_rate = rate});
             return trained{100 * done.test_accuracy, done.costs};
           }};

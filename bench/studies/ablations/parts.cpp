@@ -52,13 +52,14 @@ row papers_lamb_with(const char* name, papers::lamb_options o) {
           }};
 }
 
-row zero_one(const char* name, intervals_options when, sign<> codec = {}, double bound = 2) {
+/// 0/1 Adam with any options and collective.
+template <class C = gather_scatter<two_bits>>
+row zero_one(const char* name, zero_one_adam_options o, C collective = {}) {
   return {name, family::adam, [=](const groups& g, threads t, const settings& s) mutable {
-            when.warmup_steps = s.freeze_after;
-            when.also_every = s.meet_every;
-            return quiet(zero_one_adam(
-                g, t, {.adam = {.beta2 = s.adam.beta2}, .schedule = when, .max_step = bound},
-                gather_scatter{codec}));
+            o.adam.beta2 = s.adam.beta2;
+            o.schedule.warmup_steps = s.freeze_after;
+            o.schedule.also_every = s.meet_every;
+            return quiet(zero_one_adam(g, t, o, collective));
           }};
 }
 
@@ -84,11 +85,14 @@ std::vector<row> ablations::rows() {
       naive("naive: gradients compressed, v live", gather_scatter<sign<>>{}),
       naive("  no error feedback", all_gather{forgetful_sign<>{}}),
       zero_one("0/1 Adam", {}),
-      zero_one("  no local steps", {.max_interval = 1}),
-      zero_one("  no bound on steps, a scale per layer", {}, sign<>{layer}, 0),
-      zero_one("  a scale per layer", {}, sign<>{layer}),
-      zero_one("  a scale per block of 128", {}, sign<>{block}),
-      zero_one("  L2 scales, a factor of 1", {}, {.factor = 1}),
+      zero_one("  no local steps", {.schedule = {.max_interval = 1}}),
+      zero_one("  no bound on steps", {.max_step = 0}),
+      zero_one("  no v of each rank's own", {.own_variance = false}),
+      zero_one("  signs in place of 2 bits", {}, gather_scatter<sign<>>{}),
+      zero_one("  signs, no local steps", {.schedule = {.max_interval = 1}},
+               gather_scatter<sign<>>{}),
+      zero_one("  signs, a scale per layer", {}, gather_scatter{sign<>{layer}}),
+      zero_one("  signs, L2 scales, a factor of 1", {}, gather_scatter{sign<>{.factor = 1}}),
       {"lamb", family::lamb,
        [](const groups& g, threads t, const settings& s) {
          return quiet(lamb(g, t, {.beta2 = s.adam.beta2}));

@@ -4,16 +4,20 @@
 // How far one step with gradients 1000 times as large moves parameters, by Adam and by 1-bit Adam,
 // if the ranks' gradients are independent noise. Prints the root mean square of all changes, in
 // learning rates, 1, 10, 30, 60 and 100 steps from that step on.
+#pragma once
+
 #include <cmath>
 #include <cstdio>
 #include <onebit/onebit.hpp>
 #include <random>
 #include <vector>
 
-namespace {
+namespace noise {
+
+namespace detail {
 
 template <class Make>
-void run(const char* name, int ranks, float factor, double clip, Make make) {
+void spike(const char* name, int ranks, float factor, double clip, Make make) {
   onebit::run_threads(ranks, [&](onebit::threads comm) {
     std::vector<float> x(20000), g(x.size());
     std::vector<onebit::param_group<>> groups(1);
@@ -37,9 +41,10 @@ void run(const char* name, int ranks, float factor, double clip, Make make) {
     if (comm.rank() == 0) std::printf("\n");
   });
 }
-}  // namespace
 
-int main() {
+}  // namespace detail
+
+inline void spike() {
   const auto adam = [](const auto& groups, onebit::threads comm, double clip) {
     return onebit::adam(groups, comm, {.max_grad_norm = clip});
   };
@@ -48,11 +53,13 @@ int main() {
   };
   for (float factor : {1.0F, 1000.0F}) {
     for (int ranks : {2, 4, 16}) {
-      run("adam", ranks, factor, 0, adam);
-      run("one_bit_adam", ranks, factor, 0, one_bit);
+      detail::spike("adam", ranks, factor, 0, adam);
+      detail::spike("one_bit_adam", ranks, factor, 0, one_bit);
     }
   }
   const double usual = std::sqrt(20000.0 / 4);
-  run("adam", 4, 1000, usual, adam);
-  run("one_bit_adam", 4, 1000, usual, one_bit);
+  detail::spike("adam", 4, 1000, usual, adam);
+  detail::spike("one_bit_adam", 4, 1000, usual, one_bit);
 }
+
+}  // namespace noise
