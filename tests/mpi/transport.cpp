@@ -455,12 +455,14 @@ TEST_CASE("nodes that a hierarchy can not use are told with their numbers") {
           (void)ranks_per_node({{2, 0, 1}, {2, 0, 1}, {1, 2, 2}}, " [rank 0/3]");
         }) ==
         "onebit::mpi: ranks_per_node: the node of rank 0 has 2 ranks, the node of rank 2 has "
-        "1; must be equal [rank 0/3]");
+        "1; must be equal: start L on each, by mpirun --map-by ppr:L:node, mpiexec -ppn L or srun "
+        "--ntasks-per-node=L [rank 0/3]");
   CHECK(thrown<onebit::transport_error>([] {
           (void)ranks_per_node({{2, 0, 2}, {2, 1, 3}, {2, 0, 2}, {2, 1, 3}}, "");
         }) ==
         "onebit::mpi: ranks_per_node: the node of rank 0 has 2 of the ranks 0 to 2; must be "
-        "contiguous (map ranks by node)");
+        "contiguous: place them by mpirun --map-by ppr:2:node, mpiexec -ppn 2 or srun "
+        "--distribution=block");
 }
 
 TEST_CASE("device memory over MPI") {

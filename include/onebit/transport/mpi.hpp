@@ -137,8 +137,10 @@ inline void mpi_add_halves(void* from, void* to, int* n, MPI_Datatype*) {
   return "MPI_COMM_WORLD has 1 rank, but the launcher started " + detail::number_text(n_started) +
          " processes (" + found + "): it is not the launcher of the MPI library that the program " +
          "runs on, " + text.substr(0, text.find_first_of(",\n")) +
-         ". Start the job with that library's own mpirun; if each process shall train alone, " +
-         "pass MPI_COMM_SELF";
+         ". Start the job with that library's own mpirun" +
+         (found == srun ? ", or with srun --mpi=pmi2 or --mpi=pmix, whichever it was built for"
+                        : "") +
+         "; if each process shall train alone, pass MPI_COMM_SELF";
 }
 
 }  // namespace detail

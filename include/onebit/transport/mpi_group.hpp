@@ -333,12 +333,16 @@ struct mpi_node {
     if (node.size != nodes[0].size) {
       throw transport_error(error_text("mpi: ranks_per_node: the node of rank 0 has ",
                                        nodes[0].size, " ranks, the node of rank ", r, " has ",
-                                       node.size, "; must be equal", suffix));
+                                       node.size,
+                                       "; must be equal: start L on each, by mpirun --map-by "
+                                       "ppr:L:node, mpiexec -ppn L or srun --ntasks-per-node=L",
+                                       suffix));
     }
     if (node.last - node.first + 1 != node.size) {
-      throw transport_error(error_text("mpi: ranks_per_node: the node of rank ", r, " has ",
-                                       node.size, " of the ranks ", node.first, " to ", node.last,
-                                       "; must be contiguous (map ranks by node)", suffix));
+      throw transport_error(error_text(
+          "mpi: ranks_per_node: the node of rank ", r, " has ", node.size, " of the ranks ",
+          node.first, " to ", node.last, "; must be contiguous: place them by mpirun --map-by ppr:",
+          node.size, ":node, mpiexec -ppn ", node.size, " or srun --distribution=block", suffix));
     }
   }
   return nodes[0].size;
