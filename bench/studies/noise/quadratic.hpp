@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Half the squared distance to 0, from 0 on, at a constant rate, with independent noise on each
-// rank: what `listings.py noise` trains, by the library, with 8192 elements for its 512 (a sketch of
-// 512 elements has four sums, so v is off by a third). "Mixed": sizes of the noise fall from 0.1
+// rank: what `listings.py noise` trains, by the library, with 8192 elements for its 512 (a sketch
+// of 512 elements has four sums, so v is off by a third). "Mixed": sizes of the noise fall from 0.1
 // to 0.001 over the elements. Prints the mean loss of the second half of the steps, in steps after
 // which all ranks hold the same parameters, and the bytes of a compressed step of each size.
 #pragma once
