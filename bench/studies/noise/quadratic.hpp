@@ -22,9 +22,7 @@ namespace noise {
 
 namespace detail {
 
-using groups = std::vector<onebit::param_group<>>;
-
-inline auto papers_one_bit_adam(const groups& g, onebit::threads comm) {
+inline auto papers_one_bit_adam(const std::vector<onebit::param_group<>>& g, onebit::threads comm) {
   auto form = onebit::papers::one_bit_adam(500);
   form.options.adam.bias_correction = true;
   return onebit::one_bit_adam(g, comm, form.options, form.collective);
@@ -36,7 +34,7 @@ double quadratic(int ranks, float lr, bool mixed, Make make) {
   double mean = 0;
   onebit::run_threads(ranks, [&](onebit::threads comm) {
     std::vector<float> x(8192), g(x.size());
-    groups of_all(1);
+    std::vector<onebit::param_group<>> of_all(1);
     of_all[0].tensors.push_back({x, g});
     auto optimizer = make(of_all, comm);
     optimizer.warn_with(nullptr);
@@ -66,7 +64,7 @@ inline double share_of_dense(std::size_t elements) {
   double share = 0;
   onebit::run_threads(4, [&](onebit::threads comm) {
     std::vector<float> x(elements), g(elements, 1.0F);
-    groups of_all(1);
+    std::vector<onebit::param_group<>> of_all(1);
     of_all[0].tensors.push_back({x, g});
     const auto form = onebit::papers::one_bit_adam(1);
     auto optimizer = onebit::one_bit_adam(of_all, comm, form.options, form.collective);
