@@ -35,8 +35,7 @@ inline std::int64_t validation_interval(std::int64_t steps) {
 // Default of freeze_after: the library's for 1-bit Adam and 1-bit LAMB, which refresh v later; for
 // 0/1 Adam a tenth of the run, in which every step exchanges.
 inline std::int64_t default_freeze(const std::string& algorithm, std::int64_t steps) {
-  const auto library = static_cast<std::int64_t>(onebit::freeze_options{}.after);
-  const std::int64_t few = std::min(steps, library);
+  const auto few = std::min(steps, static_cast<std::int64_t>(onebit::freeze_options{}.after));
   return algorithm == "zero_one_adam" ? std::max(steps / 10, few) : few;
 }
 

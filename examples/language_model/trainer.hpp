@@ -28,7 +28,7 @@ struct training_options {
   double rate_warm_up = 0.1;        // share of the steps in which the rate rises
   std::size_t bucket_elements = 0;  // of the compressed exchange; 0: one bucket
   std::string averages = "automatic";
-  std::int64_t freeze_after = 5;
+  std::int64_t freeze_after = 5;     // as onebit::freeze_options has it
   std::string checkpoint_directory;  // empty: no checkpoints
   std::int64_t checkpoint_every = 0;
   std::int64_t stop_after = 0;  // stop after this step, as if interrupted; 0: do not

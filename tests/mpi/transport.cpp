@@ -156,6 +156,7 @@ TEST_CASE("another library's launcher, which starts jobs of one rank, is told wi
                              "(" +
                              std::string(name) + ")"});
       CHECK(text == contains{"pass MPI_COMM_SELF"});
+      CHECK((text.find("srun --mpi=pmi2") != std::string::npos) == (name == names[2]));
       MPI_Comm copy = MPI_COMM_NULL;
       MPI_Comm_dup(MPI_COMM_WORLD, &copy);
       CHECK(thrown<onebit::transport_error>([&] { onebit::mpi{copy}; }) == text);

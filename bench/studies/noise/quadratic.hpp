@@ -5,7 +5,8 @@
 // rank: what `listings.py noise` trains, by the library, with 8192 elements for its 512 (a sketch
 // of 512 elements has four sums, so v is off by a third). "Mixed": sizes of the noise fall from 0.1
 // to 0.001 over the elements. Prints the mean loss of the second half of the steps, in steps after
-// which all ranks hold the same parameters, and the bytes of a compressed step of each size.
+// which all ranks hold the same parameters, what each part of 1-bit Adam costs, and the bytes of a
+// compressed step.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,6 @@
 #include <onebit/extras/papers.hpp>
 #include <onebit/onebit.hpp>
 #include <random>
-#include <utility>
 #include <vector>
 
 namespace noise {
@@ -98,6 +98,22 @@ inline void quadratic() {
   for (const int ranks : {2, 4, 8, 16}) row(false, 0.01F, ranks);
   for (const float lr : {0.04F, 0.0025F}) row(false, lr, 4);
   for (const float lr : {0.04F, 0.01F, 0.0025F}) row(true, lr, 4);
+  for (const int ranks : {4, 16}) {  // which part of one_bit_adam costs what
+    const auto loss = [&](auto make) { return detail::quadratic(ranks, 0.01F, false, make); };
+    const auto with = [&](auto collective) {
+      return loss([=](const auto& g, onebit::threads t) {
+        return onebit::one_bit_adam(g, t, {}, collective);
+      });
+    };
+    const double base = loss(adam);
+    std::printf(
+        "one_bit_adam, %2d ranks, over adam: uncompressed %.3f, in 2 bits %.3f, signs with a "
+        "factor of 1 %.3f, of 0.6 %.3f\n",
+        ranks, with(onebit::gather_scatter<onebit::identity>{}) / base,
+        with(onebit::gather_scatter<onebit::two_bits>{}) / base,
+        with(onebit::gather_scatter{onebit::sign<>{.factor = 1}}) / base,
+        with(onebit::gather_scatter{onebit::sign<>{.factor = 0.6F}}) / base);
+  }
   for (const std::size_t n : {std::size_t{6000}, std::size_t{1000000}}) {
     std::printf("a compressed step of the paper's 1-bit Adam, %zu elements: %.2f%% of dense fp32\n",
                 n, 100 * detail::share_of_dense(n));
